@@ -1,0 +1,95 @@
+// The engine: one model on one device with its KV pool; runs steps over mixed batches of prompts and answers.
+//
+// It decides nothing about requests: whoever owns it (a node's core) lends blocks, orders tables and fills batches. One
+// thread calls step. Everything is allocated at open; a step allocates nothing (asserted in debug builds).
+#pragma once
+
+#include "common/kv/layout.h"
+#include "common/model/model.h"
+
+typedef struct bt_engine bt_engine;
+
+typedef struct {
+    bt_model_options model;
+    bt_device_options device;
+    bt_kv_format kv_format;
+    uint32_t kv_block_tokens; // 0 = 32
+    uint32_t kv_blocks;       // 0 = enough for max_sequences × context within the memory limit
+    uint32_t max_sequences;   // items of a batch
+    uint32_t chunk_tokens;    // tokens of a step, all items together
+    uint32_t context;         // longest sequence; 0 = the model's
+    uint32_t logit_rows_max;  // rows of logits one step may ask for; 0 = max_sequences (eval asks for chunk_tokens)
+    size_t memory_max;        // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
+} bt_engine_options;
+
+// Loads the model, plans memory (logged as ENGINE-PLAN, four lines), allocates.
+bt_err bt_engine_open(bt_engine **out, const bt_engine_options *options, bt_why *why);
+void bt_engine_close(bt_engine *engine);
+
+const bt_model *bt_engine_model(const bt_engine *engine);
+const bt_kv_layout *bt_engine_kv_layout(const bt_engine *engine);
+uint32_t bt_engine_kv_blocks(const bt_engine *engine);
+uint8_t *bt_engine_kv_pool(const bt_engine *engine);
+uint32_t bt_engine_context(const bt_engine *engine);
+bt_device *bt_engine_device(const bt_engine *engine);
+size_t bt_engine_planned_bytes(const bt_engine *engine);
+
+#define BT_LOGIT_BIAS_MAX 300
+#define BT_TOP_LOGPROBS_MAX 20
+
+// How a request's tokens are drawn (DESIGN 7): Gumbel-max with noise keyed by (seed, position, token id), ties to the lower
+// id; top-p sums over (logit falling, id rising). Plain data, travels with the job.
+typedef struct {
+    float temperature; // 0 = greedy
+    float top_p;       // 1 = off
+    float min_p;       // 0 = off
+    uint32_t top_k;    // 0 = off
+    float repetition_penalty; // 1 = off; over prompt and answer
+    float presence_penalty, frequency_penalty; // 0 = off; over the answer
+    uint64_t seed;
+    uint32_t top_logprobs; // alternatives to report, ≤ BT_TOP_LOGPROBS_MAX
+    bool logprobs;         // report the drawn token's log-probability (of the raw logits, as vLLM and OpenAI do)
+    bool ignore_eos;       // never draws an end token
+    uint32_t bias_count;
+    int32_t bias_ids[BT_LOGIT_BIAS_MAX];
+    float bias_values[BT_LOGIT_BIAS_MAX];
+} bt_sampling;
+
+typedef enum {
+    BT_LOGITS_NONE, // a chunk inside a prompt
+    BT_LOGITS_LAST, // draw the next token after the last id
+    BT_LOGITS_ALL,  // also score: the log-probability of ids[i + 1] after ids[i], for every i of this item (echo, perplexity)
+} bt_logits_want;
+
+typedef struct {
+    const int32_t *ids;      // [count] new tokens
+    uint32_t count;
+    uint32_t position;       // absolute position of ids[0]; everything before is in the cache
+    const uint32_t *blocks;  // block indices covering position + count tokens
+    bt_logits_want want;
+    const bt_sampling *sampling; // NULL = greedy
+    const int32_t *history;      // [position + count] all ids so far, for penalties; may be NULL when none are on
+    uint32_t prompt_count;       // how many of them are the prompt
+    int32_t next_id;             // with ALL: the id that follows ids[count - 1] for scoring, -1 = none
+} bt_batch_item;
+
+typedef struct {
+    int32_t id;
+    float logprob;
+    uint32_t top_count;
+    int32_t top_ids[BT_TOP_LOGPROBS_MAX];
+    float top_logprobs[BT_TOP_LOGPROBS_MAX]; // falling, ties to the lower id
+} bt_token_result;
+
+typedef struct {
+    bt_token_result *drawn;   // [item_count], filled for items that want LAST or ALL
+    bt_token_result *scored;  // [sum of counts of items that want ALL], in batch order: id = the given next id; may be NULL when no item wants ALL
+} bt_step_result;
+
+// Runs one step. Sums of counts ≤ chunk_tokens, item_count ≤ max_sequences. The caller owns all arrays. BT_ERR_DEVICE leaves
+// the KV blocks of the batch undefined and everything else usable.
+bt_err bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_step_result *result);
+
+// The f32 logits of the last step, [rows, vocab]: one row an item that wanted LAST, count rows an item that wanted ALL, in
+// batch order. Valid until the next step.
+const float *bt_engine_logits(const bt_engine *engine, uint32_t *rows);

@@ -1,0 +1,45 @@
+// What operations run on: a processor with its threads (or streams) and scratch. One engine opens one device.
+//
+// Calls on a device come from one thread at a time, its owner. On the CPU the owner is thread 0 of the pool.
+#pragma once
+
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct bt_ops bt_ops;
+typedef struct bt_device bt_device;
+
+typedef enum { BT_DEVICE_CPU, BT_DEVICE_CUDA } bt_device_kind;
+
+typedef struct {
+    bt_device_kind kind;
+    uint32_t index;   // which GPU
+    uint32_t threads; // CPU: 0 = all cores of this process's affinity mask
+    const char *isa;  // CPU: "auto", "ref", "avx2", "avx512", "amx"; NULL = auto. What the machine lacks is an error
+} bt_device_options;
+
+bt_err bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why);
+void bt_device_close(bt_device *device);
+
+const bt_ops *bt_device_ops(const bt_device *device);
+uint32_t bt_device_threads(const bt_device *device);
+const char *bt_device_isa(const bt_device *device); // the path in use, as in "avx512"
+
+// The largest shapes that operations will be called with; scratch is allocated here, never later.
+typedef struct {
+    uint32_t tokens;   // tokens of one step
+    uint32_t cols;     // K of any linear layer
+    uint32_t rows;     // outputs of any one linear call (all its parts)
+    uint32_t heads, kv_heads, head_dim;
+    uint32_t context;  // keys of one sequence
+    uint32_t block_tokens;
+} bt_device_limits;
+
+bt_err bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why);
+size_t bt_device_scratch_bytes(const bt_device *device);
+
+// Runs `run(arg, thread, threads)` on every thread of the pool and returns when all have (loading, repacking, sampling).
+void bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg);

@@ -30,11 +30,11 @@ const char *bt_device_isa(const bt_device *device); // the path in use, as in "a
 
 // The largest shapes that operations will be called with; scratch is allocated here, never later.
 typedef struct {
-    uint32_t tokens;   // tokens of one step
-    uint32_t cols;     // K of any linear layer
-    uint32_t rows;     // outputs of any one linear call (all its parts)
+    uint32_t tokens; // tokens of one step
+    uint32_t cols;   // K of any linear layer
+    uint32_t rows;   // outputs of any one linear call (all its parts)
     uint32_t heads, kv_heads, head_dim;
-    uint32_t context;  // keys of one sequence
+    uint32_t context; // keys of one sequence
     uint32_t block_tokens;
 } bt_device_limits;
 

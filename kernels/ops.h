@@ -26,10 +26,10 @@ typedef struct {
 // y = epilogue(W · quantise(norm(x)) + bias). Up to three matrices of equal cols and act_block share one x (Q|K|V, gate|up):
 // their outputs lie side by side in y.
 typedef enum {
-    BT_LINEAR_STORE,     // y = scale · r
-    BT_LINEAR_ADD,       // y = y + scale · r       (the residual stream)
-    BT_LINEAR_SILU_MUL,  // weights {gate, up}: y [tokens, rows of one] = silu(gate) · up
-    BT_LINEAR_GELU_MUL,  // the same with tanh-GELU
+    BT_LINEAR_STORE,    // y = scale · r
+    BT_LINEAR_ADD,      // y = y + scale · r       (the residual stream)
+    BT_LINEAR_SILU_MUL, // weights {gate, up}: y [tokens, rows of one] = silu(gate) · up
+    BT_LINEAR_GELU_MUL, // the same with tanh-GELU
 } bt_linear_epilogue;
 
 typedef struct {
@@ -37,46 +37,48 @@ typedef struct {
     const float *biases[3]; // [rows], NULL = none
     uint32_t weight_count;
     uint32_t tokens;
-    const float *x;      // [tokens, cols], rows x_stride apart
-    size_t x_stride;     // floats
-    const float *norm;   // [cols] RMSNorm weight applied to x first; NULL = x as it is
+    const float *x;    // [tokens, cols], rows x_stride apart
+    size_t x_stride;   // floats
+    const float *norm; // [cols] RMSNorm weight applied to x first; NULL = x as it is
     float norm_eps;
-    float *y;            // [tokens, sum of rows], rows y_stride apart
+    float *y; // [tokens, sum of rows], rows y_stride apart
     size_t y_stride;
     bt_linear_epilogue epilogue;
-    float scale;         // 1 unless the architecture multiplies
-    float softcap;       // > 0: r = softcap · tanh(r / softcap) before storing (Gemma 2's logits)
+    float scale;   // 1 unless the architecture multiplies
+    float softcap; // > 0: r = softcap · tanh(r / softcap) before storing (Gemma 2's logits)
 } bt_linear_args;
 
 // One sequence's share of a batch for attention.
 typedef struct {
-    uint32_t row;            // its first row in qkv/out
-    uint32_t count;          // rows = query tokens
-    uint32_t position;       // absolute position of the first of them; keys 0 … position + count − 1 exist after the call
-    const uint32_t *blocks;  // KV block indices covering positions 0 … position + count − 1
+    uint32_t row;      // its first row in qkv/out
+    uint32_t count;    // rows = query tokens
+    uint32_t position; // absolute position of the first of them; keys 0 … position + count − 1 exist after the call
+    const uint32_t *blocks; // KV block indices covering positions 0 … position + count − 1
 } bt_attention_span;
 
 // Takes Q|K|V rows, applies head norms, RoPE and the K equaliser, writes K and V to the cache in its format, and attends
 // through the cache (DESIGN 1.6: always). out = softmax(scale · q·kᵀ [softcapped], causal, window) · v
 typedef struct {
-    const float *qkv;        // [tokens, (heads + 2 · kv_heads) · head_dim]
+    const float *qkv; // [tokens, (heads + 2 · kv_heads) · head_dim]
     size_t qkv_stride;
-    float *out;              // [tokens, heads · head_dim]
+    float *out; // [tokens, heads · head_dim]
     size_t out_stride;
     uint32_t heads, kv_heads, head_dim;
-    float scale;             // 1/sqrt(head_dim) in most models
-    float softcap;           // > 0: s = softcap · tanh(s / softcap)
-    uint32_t window;         // 0 = all; else a position sees itself and the window − 1 before it
+    float scale;                  // 1/sqrt(head_dim) in most models
+    float softcap;                // > 0: s = softcap · tanh(s / softcap)
+    uint32_t window;              // 0 = all; else a position sees itself and the window − 1 before it
     const float *q_norm, *k_norm; // RMSNorm weights, NULL = none
-    bool norm_whole;         // over all heads together ([heads · head_dim], OLMo 2) instead of per head ([head_dim])
+    bool norm_whole; // over all heads together ([heads · head_dim], OLMo 2) instead of per head ([head_dim])
     float norm_eps;
-    const float *rope_cos, *rope_sin; // [tokens, rope_dims / 2]: dims i and i + rope_dims/2 turn together; NULL = no RoPE
-    uint32_t rope_dims;      // ≤ head_dim; the rest passes through
-    const int8_t *k_shift;   // [kv_heads, head_dim / 2] K equaliser: after RoPE, K pair p (dims p, p + head_dim/2) is multiplied
-                             // by 2^-shift and Q's by 2^shift. NULL = all 0. Exact.
+    const float *rope_cos,
+        *rope_sin;      // [tokens, rope_dims / 2]: dims i and i + rope_dims/2 turn together; NULL = no RoPE
+    uint32_t rope_dims; // ≤ head_dim; the rest passes through
+    const int8_t
+        *k_shift; // [kv_heads, head_dim / 2] K equaliser: after RoPE, K pair p (dims p, p + head_dim/2) is multiplied
+                  // by 2^-shift and Q's by 2^shift. NULL = all 0. Exact.
     const bt_kv_layout *layout;
-    uint8_t *pool;           // block b lies at pool + b · layout->block_bytes
-    uint32_t layer;          // within the layout
+    uint8_t *pool;  // block b lies at pool + b · layout->block_bytes
+    uint32_t layer; // within the layout
     const bt_attention_span *spans;
     uint32_t span_count;
 } bt_attention_args;
@@ -120,7 +122,8 @@ struct bt_ops {
     size_t (*weight_bytes)(bt_format format, uint32_t rows, uint32_t cols);
     void (*weight_pack)(const bt_weight *weight, uint32_t first_row, const bt_code_rows *codes);
     // The same for float formats: `rows` rows of `cols` elements of the weight's own kind, cols_stride elements apart.
-    void (*weight_pack_floats)(const bt_weight *weight, uint32_t first_row, uint32_t rows, const void *elements, size_t stride);
+    void (*weight_pack_floats)(const bt_weight *weight, uint32_t first_row, uint32_t rows, const void *elements,
+                               size_t stride);
 
     bt_err (*embed)(bt_device *device, const bt_embed_args *args);
     bt_err (*rope)(bt_device *device, const bt_rope_args *args);

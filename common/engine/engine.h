@@ -19,7 +19,7 @@ typedef struct {
     uint32_t chunk_tokens;    // tokens of a step, all items together
     uint32_t context;         // longest sequence; 0 = the model's
     uint32_t logit_rows_max;  // rows of logits one step may ask for; 0 = max_sequences (eval asks for chunk_tokens)
-    size_t memory_max;        // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
+    size_t memory_max; // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
 } bt_engine_options;
 
 // Loads the model, plans memory (logged as ENGINE-PLAN, four lines), allocates.
@@ -40,11 +40,11 @@ size_t bt_engine_planned_bytes(const bt_engine *engine);
 // How a request's tokens are drawn (DESIGN 7): Gumbel-max with noise keyed by (seed, position, token id), ties to the lower
 // id; top-p sums over (logit falling, id rising). Plain data, travels with the job.
 typedef struct {
-    float temperature; // 0 = greedy
-    float top_p;       // 1 = off
-    float min_p;       // 0 = off
-    uint32_t top_k;    // 0 = off
-    float repetition_penalty; // 1 = off; over prompt and answer
+    float temperature;                         // 0 = greedy
+    float top_p;                               // 1 = off
+    float min_p;                               // 0 = off
+    uint32_t top_k;                            // 0 = off
+    float repetition_penalty;                  // 1 = off; over prompt and answer
     float presence_penalty, frequency_penalty; // 0 = off; over the answer
     uint64_t seed;
     uint32_t top_logprobs; // alternatives to report, ≤ BT_TOP_LOGPROBS_MAX
@@ -58,14 +58,14 @@ typedef struct {
 typedef enum {
     BT_LOGITS_NONE, // a chunk inside a prompt
     BT_LOGITS_LAST, // draw the next token after the last id
-    BT_LOGITS_ALL,  // also score: the log-probability of ids[i + 1] after ids[i], for every i of this item (echo, perplexity)
+    BT_LOGITS_ALL, // also score: the log-probability of ids[i + 1] after ids[i], for every i of this item (echo, perplexity)
 } bt_logits_want;
 
 typedef struct {
-    const int32_t *ids;      // [count] new tokens
+    const int32_t *ids; // [count] new tokens
     uint32_t count;
-    uint32_t position;       // absolute position of ids[0]; everything before is in the cache
-    const uint32_t *blocks;  // block indices covering position + count tokens
+    uint32_t position;      // absolute position of ids[0]; everything before is in the cache
+    const uint32_t *blocks; // block indices covering position + count tokens
     bt_logits_want want;
     const bt_sampling *sampling; // NULL = greedy
     const int32_t *history;      // [position + count] all ids so far, for penalties; may be NULL when none are on
@@ -82,8 +82,9 @@ typedef struct {
 } bt_token_result;
 
 typedef struct {
-    bt_token_result *drawn;   // [item_count], filled for items that want LAST or ALL
-    bt_token_result *scored;  // [sum of counts of items that want ALL], in batch order: id = the given next id; may be NULL when no item wants ALL
+    bt_token_result *drawn; // [item_count], filled for items that want LAST or ALL
+    bt_token_result *
+        scored; // [sum of counts of items that want ALL], in batch order: id = the given next id; may be NULL when no item wants ALL
 } bt_step_result;
 
 // Runs one step. Sums of counts ≤ chunk_tokens, item_count ≤ max_sequences. The caller owns all arrays. BT_ERR_DEVICE leaves

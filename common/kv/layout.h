@@ -40,8 +40,8 @@ typedef struct {
 } bt_kv_layout;
 
 // BT_ERR_INVALID (named in `why`) for sizes outside: head_dim a multiple of 4 up to 512 (multiple of 16 for speed), block_tokens 16/32/64.
-bt_err bt_kv_layout_init(bt_kv_layout *layout, bt_kv_format format, uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
-                         uint32_t block_tokens, uint32_t k_scale_group, bt_why *why);
+bt_err bt_kv_layout_init(bt_kv_layout *layout, bt_kv_format format, uint32_t layers, uint32_t kv_heads,
+                         uint32_t head_dim, uint32_t block_tokens, uint32_t k_scale_group, bt_why *why);
 
 // A hash of everything above: equal on two machines iff blocks may travel between them.
 uint64_t bt_kv_layout_fingerprint(const bt_kv_layout *layout);

@@ -37,8 +37,8 @@ typedef struct {
 typedef struct {
     bt_str name;
     uint32_t dims;
-    uint64_t shape[4]; // fastest dimension first, unused ones 1
-    uint32_t type;     // ggml type number: common/quant/ggml.h
+    uint64_t shape[4];   // fastest dimension first, unused ones 1
+    uint32_t type;       // ggml type number: common/quant/ggml.h
     const uint8_t *data; // NULL when opened without data
     size_t bytes;
 } bt_gguf_tensor;

@@ -31,12 +31,12 @@ typedef struct {
     float norm_eps;
     uint32_t rope_dims;
     bt_rope_table ropes[2]; // 0 global, 1 local
-    bt_layer_config *layer;  // [layers]
+    bt_layer_config *layer; // [layers]
     bt_activation activation;
     bool qk_norm_whole;
-    float embed_scale, residual_scale, logit_scale; // 1 where the architecture has none
+    float embed_scale, residual_scale, logit_scale;          // 1 where the architecture has none
     float attention_scale, attention_softcap, logit_softcap; // softcaps 0 = none
-    int32_t bos, eos; // of config.json / metadata, -1 = none
+    int32_t bos, eos;                                        // of config.json / metadata, -1 = none
 } bt_model_config;
 
 // Norms that an architecture lacks are NULL. Pre-norms act on the input of a block, post-norms on its output before the
@@ -45,20 +45,20 @@ typedef struct {
     bt_weight q, k, v, o, gate, up, down;
     float *q_bias, *k_bias, *v_bias, *o_bias;
     float *attention_norm, *attention_post_norm, *ffn_norm, *ffn_post_norm; // [hidden]
-    float *q_norm, *k_norm; // [head_dim], or whole width
-    int8_t *k_shift; // K equaliser, NULL = none
+    float *q_norm, *k_norm;                                                 // [head_dim], or whole width
+    int8_t *k_shift;                                                        // K equaliser, NULL = none
 } bt_layer;
 
 typedef struct bt_model {
     bt_model_config config;
-    bt_weight embed;      // [vocab, hidden]
+    bt_weight embed;       // [vocab, hidden]
     const bt_weight *head; // == &embed when tied
     bt_weight head_own;
-    float *output_norm;   // [hidden]
+    float *output_norm; // [hidden]
     bt_layer *layers;
     bt_tokenizer *tokenizer; // NULL when the source has none
-    size_t weight_bytes;  // all of it, as planned and allocated
-    uint64_t digest;      // of the source's tensor bytes sampled and the load options: names the weights in KV keys
+    size_t weight_bytes;     // all of it, as planned and allocated
+    uint64_t digest;         // of the source's tensor bytes sampled and the load options: names the weights in KV keys
     struct bt_model_memory *memory; // owner of everything above
 } bt_model;
 
@@ -72,7 +72,7 @@ typedef enum {
 typedef struct {
     const char *path; // a .gguf file or a directory with config.json
     bt_load_weights weights;
-    bool equalise;    // K equaliser, for INT8 KV
+    bool equalise;                                                      // K equaliser, for INT8 KV
     void (*progress)(void *arg, size_t bytes_done, size_t bytes_total); // may be NULL; called from the opening thread
     void *progress_arg;
 } bt_model_options;

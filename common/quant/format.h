@@ -61,10 +61,10 @@ double bt_format_bits(bt_format format);
 
 // Rows of a matrix in exchange form, between a reader or quantiser and a packer: one code a byte.
 typedef struct {
-    uint32_t rows, cols;     // true columns; arrays below have bt_cols_padded(cols) columns
-    const uint8_t *codes;    // [rows, cols_padded], padding = the code of zero
-    const uint16_t *scales;  // [rows, blocks] fp16
-    const uint16_t *minima;  // [rows, blocks] fp16, asymmetric only
+    uint32_t rows, cols;    // true columns; arrays below have bt_cols_padded(cols) columns
+    const uint8_t *codes;   // [rows, cols_padded], padding = the code of zero
+    const uint16_t *scales; // [rows, blocks] fp16
+    const uint16_t *minima; // [rows, blocks] fp16, asymmetric only
 } bt_code_rows;
 
 // Outliers: fp16 deltas added to a few weights, in CSR by row. They multiply scale_a · (float)a8 and are added once, after

@@ -5,7 +5,7 @@
 
 #include "common/text/tokenizer.h"
 
-#define BT_STOP_MAX 16       // stop strings a request
+#define BT_STOP_MAX 16        // stop strings a request
 #define BT_STOP_BYTES_MAX 256 // bytes of each
 
 typedef struct {
@@ -25,7 +25,8 @@ typedef struct {
 } bt_detok;
 
 // `at_start` is true when the first pushed id begins the text (an echo), false when it continues a prompt.
-void bt_detok_init(bt_detok *detok, const bt_tokenizer *tokenizer, const bt_stop_strings *stops, bool special, bool at_start);
+void bt_detok_init(bt_detok *detok, const bt_tokenizer *tokenizer, const bt_stop_strings *stops, bool special,
+                   bool at_start);
 // Appends the text that `id` makes certain to out (cap bytes, at least BT_DETOK_OUT_MAX) and returns its byte count.
 // Bytes that can never become valid UTF-8 come out as U+FFFD.
 #define BT_DETOK_OUT_MAX 4096

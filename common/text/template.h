@@ -15,12 +15,12 @@ bt_err bt_template_open(bt_template **out, const char *source, bt_why *why);
 void bt_template_close(bt_template *compiled);
 
 typedef struct {
-    bt_str messages_json;       // array of {"role","content",…} as the API gave it
-    bt_str tools_json;          // array or empty (none)
-    bt_str extra_json;          // object of further variables (enable_thinking, documents …) or empty
+    bt_str messages_json; // array of {"role","content",…} as the API gave it
+    bt_str tools_json;    // array or empty (none)
+    bt_str extra_json;    // object of further variables (enable_thinking, documents …) or empty
     bool add_generation_prompt;
     bt_str bos_token, eos_token, unk_token, pad_token;
-    const char *now;            // for strftime_now: "YYYY-MM-DD HH:MM:SS"; NULL = the wall clock
+    const char *now; // for strftime_now: "YYYY-MM-DD HH:MM:SS"; NULL = the wall clock
 } bt_template_input;
 
 // Appends the prompt to `out`. BT_ERR_INVALID with the template's own words when it raises (raise_exception), e.g. for a

@@ -23,17 +23,18 @@ typedef enum {
 typedef struct {
     bt_vocab_kind kind;
     uint32_t count;
-    const bt_str *tokens;        // [count]
-    const float *scores;         // [count], NULL for BPE
-    const uint8_t *types;        // [count] bt_token_type, NULL = all normal
-    const bt_str *merges;        // [merge_count] "left right"; BPE only
+    const bt_str *tokens; // [count]
+    const float *scores;  // [count], NULL for BPE
+    const uint8_t *types; // [count] bt_token_type, NULL = all normal
+    const bt_str *merges; // [merge_count] "left right"; BPE only
     uint32_t merge_count;
-    const char *pre;             // name of the pre-tokenizer as in GGUF's tokenizer.ggml.pre ("llama-bpe", "smollm", "qwen2", …), NULL = default
+    const char *
+        pre; // name of the pre-tokenizer as in GGUF's tokenizer.ggml.pre ("llama-bpe", "smollm", "qwen2", …), NULL = default
     int32_t bos, eos, unknown, pad; // -1 = none
-    bool add_bos, add_eos;       // what the model's file asks for in front of / behind a prompt
-    bool add_space_prefix;       // SentencePiece: a space before the first piece
-    bool remove_extra_spaces;    // SentencePiece normaliser
-    const char *chat_template;   // Jinja source or NULL
+    bool add_bos, add_eos;          // what the model's file asks for in front of / behind a prompt
+    bool add_space_prefix;          // SentencePiece: a space before the first piece
+    bool remove_extra_spaces;       // SentencePiece normaliser
+    const char *chat_template;      // Jinja source or NULL
 } bt_vocab;
 
 typedef struct bt_tokenizer bt_tokenizer;
@@ -49,8 +50,8 @@ enum {
 };
 
 // Writes up to `cap` ids. BT_ERR_TOO_LONG (with *count = the number needed, when known, else cap + 1) when they do not fit.
-bt_err bt_tokenizer_encode(const bt_tokenizer *tokenizer, bt_str text, unsigned flags, int32_t *ids, size_t cap, size_t *count,
-                           bt_why *why);
+bt_err bt_tokenizer_encode(const bt_tokenizer *tokenizer, bt_str text, unsigned flags, int32_t *ids, size_t cap,
+                           size_t *count, bt_why *why);
 
 uint32_t bt_tokenizer_vocab_size(const bt_tokenizer *tokenizer);
 int32_t bt_tokenizer_bos(const bt_tokenizer *tokenizer); // -1 = none
@@ -59,9 +60,10 @@ bool bt_tokenizer_adds_bos(const bt_tokenizer *tokenizer);
 // Ends a generation: eos, and the turn-end tokens found by name (<|im_end|>, <end_of_turn>, <|eot_id|>, <|endoftext|>, …).
 bool bt_tokenizer_is_end(const bt_tokenizer *tokenizer, int32_t id);
 bt_token_type bt_tokenizer_type(const bt_tokenizer *tokenizer, int32_t id);
-const char *bt_tokenizer_chat_template(const bt_tokenizer *tokenizer); // NULL = none
+const char *bt_tokenizer_chat_template(const bt_tokenizer *tokenizer);  // NULL = none
 int32_t bt_tokenizer_find(const bt_tokenizer *tokenizer, bt_str token); // id of a token by its stored text, -1 = none
-bt_str bt_tokenizer_token_text(const bt_tokenizer *tokenizer, int32_t id); // as stored in the file; empty when out of range
+bt_str bt_tokenizer_token_text(const bt_tokenizer *tokenizer,
+                               int32_t id); // as stored in the file; empty when out of range
 
 // The bytes that `id` stands for in running text (byte-level and byte tokens decoded, SentencePiece's ▁ a space; control
 // tokens are empty unless `special`). Not always whole characters: see detok.h. Borrowed; empty for ids out of range.

@@ -83,7 +83,8 @@ END_TEST
 
 START_TEST(utf8_refuses_overlong_surrogate_and_cut_forms)
 {
-    static const char *const bad[] = {"\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\x80", "\xff"};
+    static const char *const bad[] = {"\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                      "\xe2\x82", "\x80",         "\xff"};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         uint32_t c;

@@ -32,6 +32,7 @@ typedef struct {
     bt_gguf_type item_type; // of an array's items
     uint64_t count;         // items of an array, else 1
     const uint8_t *data;    // little-endian, unaligned; strings are u64 length + bytes
+    size_t bytes;           // of data
 } bt_gguf_value;
 
 typedef struct {

@@ -1,0 +1,37 @@
+// The tensor types of GGUF files: how many bytes a row takes, its values, and its way into our own weight formats.
+//
+// Type numbers are ggml's and never change. Rows come from outside: their size has been checked against the file by
+// whoever read it, their content may be anything. Pure functions; any thread.
+#pragma once
+
+#include "common/base/err.h"
+#include "common/quant/format.h"
+
+#include <stddef.h>
+
+typedef enum {
+    BT_GGML_F32 = 0,
+    BT_GGML_F16 = 1,
+    BT_GGML_Q4_0 = 2,
+    BT_GGML_Q4_1 = 3,
+    BT_GGML_Q5_0 = 6,
+    BT_GGML_Q5_1 = 7,
+    BT_GGML_Q8_0 = 8,
+    BT_GGML_Q2_K = 10,
+    BT_GGML_Q3_K = 11,
+    BT_GGML_Q4_K = 12,
+    BT_GGML_Q5_K = 13,
+    BT_GGML_Q6_K = 14,
+    BT_GGML_IQ4_NL = 20,
+    BT_GGML_IQ4_XS = 23,
+    BT_GGML_BF16 = 30,
+    BT_GGML_TYPE_COUNT = 43 // numbers above are unknown to us
+} bt_ggml_type;
+
+// "Q4_K" …; "unknown" for numbers that name no type.
+const char *bt_ggml_name(uint32_t type);
+// Elements of a block and its bytes; both 0 for an unknown type.
+uint32_t bt_ggml_block_cols(uint32_t type);
+uint32_t bt_ggml_block_bytes(uint32_t type);
+// Bytes of a row of `cols` elements, a multiple of the block.
+size_t bt_ggml_row_bytes(uint32_t type, uint64_t cols);

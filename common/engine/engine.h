@@ -4,6 +4,7 @@
 // thread calls step. Everything is allocated at open; a step allocates nothing (asserted in debug builds).
 #pragma once
 
+#include "common/engine/sampling.h"
 #include "common/kv/layout.h"
 #include "common/model/model.h"
 
@@ -34,27 +35,6 @@ uint32_t bt_engine_context(const bt_engine *engine);
 bt_device *bt_engine_device(const bt_engine *engine);
 size_t bt_engine_planned_bytes(const bt_engine *engine);
 
-#define BT_LOGIT_BIAS_MAX 300
-#define BT_TOP_LOGPROBS_MAX 20
-
-// How a request's tokens are drawn (DESIGN 7): Gumbel-max with noise keyed by (seed, position, token id), ties to the lower
-// id; top-p sums over (logit falling, id rising). Plain data, travels with the job.
-typedef struct {
-    float temperature;                         // 0 = greedy
-    float top_p;                               // 1 = off
-    float min_p;                               // 0 = off
-    uint32_t top_k;                            // 0 = off
-    float repetition_penalty;                  // 1 = off; over prompt and answer
-    float presence_penalty, frequency_penalty; // 0 = off; over the answer
-    uint64_t seed;
-    uint32_t top_logprobs; // alternatives to report, ≤ BT_TOP_LOGPROBS_MAX
-    bool logprobs;         // report the drawn token's log-probability (of the raw logits, as vLLM and OpenAI do)
-    bool ignore_eos;       // never draws an end token
-    uint32_t bias_count;
-    int32_t bias_ids[BT_LOGIT_BIAS_MAX];
-    float bias_values[BT_LOGIT_BIAS_MAX];
-} bt_sampling;
-
 typedef enum {
     BT_LOGITS_NONE, // a chunk inside a prompt
     BT_LOGITS_LAST, // draw the next token after the last id
@@ -72,14 +52,6 @@ typedef struct {
     uint32_t prompt_count;       // how many of them are the prompt
     int32_t next_id;             // with ALL: the id that follows ids[count - 1] for scoring, -1 = none
 } bt_batch_item;
-
-typedef struct {
-    int32_t id;
-    float logprob;
-    uint32_t top_count;
-    int32_t top_ids[BT_TOP_LOGPROBS_MAX];
-    float top_logprobs[BT_TOP_LOGPROBS_MAX]; // falling, ties to the lower id
-} bt_token_result;
 
 typedef struct {
     bt_token_result *drawn; // [item_count], filled for items that want LAST or ALL

@@ -1,0 +1,177 @@
+// What router and nodes say to each other, as bounded C structs. common/wire turns them into protobuf bytes; inside one process
+// they are copied as they are.
+//
+//     router                                   decode node
+//       |  HELLO ⇄ HELLO                          |   who I am, epoch, capacity, fingerprint
+//       |  RESERVE(job) ------------------------> |   queue, then room for the worst case
+//       |  <----------------------------- TICKET  |   granted (cached tokens named), or why not
+//       |  START(ticket) -----------------------> |   the node reads the prompt itself (later: or awaits offers of a prefill node)
+//       |  <----------------------------- TOKENS  |   one numbered message a step: every sequence's new tokens and ends
+//       |  ABORT -------------------------------> |   acknowledged by the sequence's end in a TOKENS message
+//       |  HEARTBEAT ⇄ HEARTBEAT                  |   router: renews the leases of all its sequences; node: its load
+//
+// Arrays behind pointers are borrowed: they belong to whoever hands the message over and are good until that call returns (a core's
+// action: until its next step). bt_message_copy makes a message that owns all of it.
+// A `bt_request_id` is the router's; nodes only return it. Together with the link's peer it names a sequence.
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/time.h"
+#include "common/engine/sampling.h"
+
+#include <stddef.h>
+
+#define BT_END_IDS_MAX 16
+#define BT_MESSAGE_ENTRIES_MAX 256    // sequences a TOKENS message speaks of
+#define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
+#define BT_NODE_NAME_MAX 64
+
+// A slot of the router and the count of requests it has held: a late message for an earlier tenant is told apart.
+typedef struct {
+    uint32_t slot, generation;
+} bt_request_id;
+
+static inline bool
+bt_request_id_equal(bt_request_id a, bt_request_id b)
+{
+    return a.slot == b.slot && a.generation == b.generation;
+}
+
+typedef enum {
+    BT_FINISH_NONE, // goes on
+    BT_FINISH_STOP, // an end token (it is the answer's last token, and counted), or a stop string found by the text edge
+    BT_FINISH_LENGTH,    // max_tokens
+    BT_FINISH_CANCELLED, // by the client or its edge
+    BT_FINISH_ERROR,     // see err
+} bt_finish;
+
+const char *bt_finish_name(bt_finish finish); // "stop", "length", …
+
+typedef struct {
+    uint32_t prompt_tokens;
+    uint32_t completion_tokens;
+    uint32_t cached_tokens; // of the prompt, found in a prefix cache and not computed
+} bt_usage;
+
+// Where the time to the first token went, on the clock of whoever measured; the router's sum is its TTFT (DESIGN 8).
+typedef struct {
+    bt_time route, queue_prefill, prefill, transfer_wait, transfer, queue_decode, first_token;
+} bt_phases;
+
+typedef enum { BT_NODE_DECODE, BT_NODE_PREFILL, BT_NODE_ROUTER } bt_node_role;
+
+// First message of each side after a link came up, and again when something in it changed.
+typedef struct {
+    char name[BT_NODE_NAME_MAX];
+    bt_node_role role;
+    uint64_t epoch; // drawn at every start of a program, never 0
+    // Nodes:
+    uint64_t model, weights, layout; // digests; compared field by field before anything is sent
+    uint32_t sequences;              // that may hold room at once
+    uint32_t queue;                  // reserves that may wait for room
+    uint32_t blocks, block_tokens;   // of the KV pool
+    uint32_t context;                // longest sequence
+    bool draining;                   // admits nothing new
+} bt_hello;
+
+typedef struct {
+    uint64_t number; // counts up
+    // Nodes; routers leave it zero.
+    uint32_t running, queued;
+    uint32_t blocks_free; // unheld, those of the prefix cache included
+} bt_heartbeat;
+
+// What is to be done, complete: prompt, and where the request moved here from another node, the answer so far.
+typedef struct {
+    bt_request_id request;
+    const int32_t *ids;          // [prompt_count + answer_count]
+    uint32_t prompt_count;       // ≥ 1
+    uint32_t answer_count;       // tokens the client already has: replayed as they are, never drawn again
+    uint32_t max_tokens;         // of the whole answer, those included; 0 = only read (and score) the prompt
+    const bt_sampling *sampling; // logprobs and alternatives are asked for here
+    bool prompt_logprobs;        // score the prompt too: no prefix reuse
+    uint32_t end_count;
+    int32_t end_ids[BT_END_IDS_MAX];
+    bt_time time_left; // until the request's deadline (a duration: clocks are not shared), BT_TIME_NEVER = none
+} bt_job;
+
+// Names the room that a decode node lends. Another epoch or generation is another room.
+typedef struct {
+    uint64_t epoch;
+    uint32_t slot, generation; // of the node
+    uint64_t layout;           // fingerprint
+} bt_ticket;
+
+typedef struct {
+    bt_request_id request;
+    bt_err err; // BT_OK: granted. BUSY: queue full. CLOSED: draining. TOO_LONG, INVALID: refuse the request
+    bt_ticket ticket;
+    uint32_t cached_tokens; // already here, by prefix
+    bt_time lease;          // how long the room outlives the last heartbeat
+} bt_ticket_reply;
+
+typedef struct {
+    bt_request_id request;
+    bt_ticket ticket;
+} bt_start;
+
+typedef struct {
+    bt_request_id request; // by the router's id: an abort may cross the ticket
+} bt_abort;
+
+// News of one sequence. `first` and `scored_first` number the results, so that each is accepted in order and once.
+typedef struct {
+    bt_request_id request;
+    uint32_t first; // index of results[0] in the answer
+    uint32_t count;
+    const bt_token_result *results; // [count]
+    uint32_t scored_first;          // position in the prompt of scored[0], ≥ 1: the first token follows nothing
+    uint32_t scored_count;
+    const bt_token_result *scored; // [scored_count]
+    bt_finish finish;              // not NONE: nothing more comes for this request
+    bt_err err;                    // with BT_FINISH_ERROR
+    uint32_t cached_tokens;
+    bt_phases phases; // with the first token: the node's durations
+} bt_tokens_entry;
+
+typedef struct {
+    uint64_t number; // counts up by one a message of this node to this router
+    uint32_t entry_count;
+    const bt_tokens_entry *entries; // [entry_count]
+} bt_tokens;
+
+typedef enum {
+    BT_MESSAGE_NONE,
+    BT_MESSAGE_HELLO,
+    BT_MESSAGE_HEARTBEAT,
+    BT_MESSAGE_RESERVE,
+    BT_MESSAGE_TICKET,
+    BT_MESSAGE_START,
+    BT_MESSAGE_ABORT,
+    BT_MESSAGE_TOKENS,
+    BT_MESSAGE_KINDS
+} bt_message_kind;
+
+const char *bt_message_kind_name(bt_message_kind kind);
+
+typedef struct {
+    bt_message_kind kind;
+    union {
+        bt_hello hello;
+        bt_heartbeat heartbeat;
+        bt_job reserve;
+        bt_ticket_reply ticket;
+        bt_start start;
+        bt_abort abort;
+        bt_tokens tokens;
+    };
+} bt_message;
+
+// Is it within the limits above, are counts and pointers consistent? A receiver asks before it looks further.
+bt_err bt_message_check(const bt_message *message);
+
+// Bytes that a copy with everything behind its pointers takes, a multiple of 16.
+size_t bt_message_size(const bt_message *message);
+
+// Copies into `memory` (16-byte aligned, bt_message_size bytes): the result lies at its start and points into it only.
+bt_message *bt_message_copy(void *memory, const bt_message *message);

@@ -1,0 +1,98 @@
+// Decides what a decode node does: who gets room, who is in the next step, when a sequence ends. Knows no sockets, no clock and no
+// engine: the edge (decode-node/main.h) gives it each event and carries out its actions. One thread. Everything is allocated at open.
+//
+//     WAITING ──room──▶ GRANTED ──START──▶ PREFILLING ──last chunk──▶ DECODING ──▶ gone
+//        └──────────────── abort, lease, link, deadline: from every phase ──────────▶ gone, or ENDING while a step uses its blocks
+//
+// Room is granted for the worst case, prompt + max_tokens, in the order of arrival, so that a sequence once granted never waits for
+// blocks. Blocks are taken as they are needed: what is promised and not yet taken stays lent to the prefix cache.
+#pragma once
+
+#include "common/engine/engine.h"
+#include "common/wire/message.h"
+
+#define BT_DECODE_ROUTERS_MAX 16
+#define BT_DECODE_ACTIONS_MAX 512
+
+typedef struct {
+    char name[BT_NODE_NAME_MAX];
+    uint64_t epoch;                  // not 0
+    uint64_t model, weights, layout; // digests for HELLO; weights are also part of the prefix key
+    uint32_t sequences;              // that hold room at once; the engine's max_sequences
+    uint32_t queue_max;              // reserves that wait for room
+    uint32_t chunk_tokens;           // of a step
+    uint32_t prefill_tokens;         // of a step that prompts may take while answers are written; 0 = chunk_tokens / 2
+    uint32_t logit_rows;             // the engine's logit_rows_max; 0 = sequences
+    uint32_t blocks, block_tokens;   // of the engine's pool
+    uint32_t context, vocab;
+    bt_time lease;     // 0 = 30 s
+    bt_time heartbeat; // 0 = 1 s
+} bt_decode_limits;
+
+typedef enum {
+    BT_DECODE_LINK_UP,
+    BT_DECODE_LINK_DOWN,
+    BT_DECODE_MESSAGE,
+    BT_DECODE_STEPPED, // the step that was begun is over; results are where its batch said
+    BT_DECODE_DRAIN,
+    BT_DECODE_TICK,
+} bt_decode_event_kind;
+
+typedef struct {
+    bt_decode_event_kind kind;
+    uint32_t peer;             // LINK_…, MESSAGE: a router, < BT_DECODE_ROUTERS_MAX
+    const bt_message *message; // MESSAGE
+    bt_err err;                // STEPPED
+    bt_time duration;          // STEPPED: how long the step took
+} bt_decode_event;
+
+// What the engine shall do. All of it is the core's memory, unchanged until STEPPED: the engine thread may read it meanwhile.
+typedef struct {
+    const bt_batch_item *items;
+    uint32_t count;
+    bt_step_result result; // to be filled
+} bt_decode_batch;
+
+typedef struct {
+    uint32_t peer;
+    bt_message message;
+} bt_decode_send;
+
+// Carry out the sends before the step: they may point at the results of the step before.
+typedef struct {
+    uint32_t send_count;
+    bt_decode_send send[BT_DECODE_ACTIONS_MAX];
+    const bt_decode_batch *step; // NULL = none to begin
+} bt_decode_actions;
+
+typedef struct bt_decode_core bt_decode_core;
+
+bt_err bt_decode_core_open(bt_decode_core **out, const bt_decode_limits *limits, bt_why *why);
+void bt_decode_core_close(bt_decode_core *core); // NULL is fine
+
+void bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *event, bt_decode_actions *out);
+bt_time bt_decode_core_next_deadline(const bt_decode_core *core);
+
+typedef struct {
+    // Now:
+    uint32_t waiting, granted, prefilling, decoding, ending;
+    uint32_t blocks, blocks_free,
+        blocks_cached;        // free: on no table and in no cache; cached: in the prefix cache and unheld
+    uint32_t blocks_promised; // granted and not yet taken
+    int64_t leak;             // blocks that nobody accounts for; zero, always
+    // Since open:
+    uint64_t steps, step_items, step_tokens; // batch fill = items / steps
+    bt_time step_time;
+    uint64_t prompt_tokens;  // computed
+    uint64_t cached_tokens;  // of prompts, found
+    uint64_t answer_tokens;  // drawn
+    uint64_t dropped_tokens; // drawn for a sequence that had ended meanwhile
+    uint64_t reserved, refused_busy, refused_other, finished, aborted, expired, failed_steps;
+    uint64_t late_messages; // for sequences that are gone
+    uint64_t bad_messages;
+} bt_decode_stats;
+
+void bt_decode_core_get_stats(const bt_decode_core *core, bt_decode_stats *out);
+
+// For checkers in tests: does every block have exactly the holds that tables and prefix cache account for?
+bool bt_decode_core_sound(const bt_decode_core *core, bt_why *why);

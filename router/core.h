@@ -1,0 +1,137 @@
+// Decides what happens to requests: who is let in, where each runs, when it is over. Knows no sockets, no clock and no text: its edge
+// (router/main.h) gives it each event with the time it happened and carries out the actions it fills in. One thread.
+// Everything is allocated at open.
+//
+//     ARRIVED → QUEUED → RESERVING → PREFILLING → (FETCHING) → DECODING → DONE | FAILED | CANCELLED      router/request.h
+//
+// A node that is lost puts its requests back into the queue with the answer they have; they go on elsewhere, or when it is back, and
+// the client sees neither a gap nor a repeat.
+#pragma once
+
+#include "common/wire/message.h"
+
+#define BT_MAX_TOKENS_REST UINT32_MAX // the client named no max_tokens: all that the context has left
+#define BT_ROUTER_NODES_MAX 64
+#define BT_ROUTER_ACTIONS_MAX 1024
+
+typedef struct {
+    uint32_t requests_max;       // in the router at once, queued or running; 0 = 256
+    uint32_t queue_max;          // of them waiting for a node; 0 = requests_max
+    uint32_t context;            // prompt + answer of one request, as the model's nodes have it
+    uint32_t vocab;              // ids at or above are refused; 0 = not checked
+    uint32_t max_tokens_default; // where the client named none: at most this many; 0 = the rest of the context
+    uint64_t epoch;              // drawn by the edge, not 0
+    bt_time heartbeat;           // 0 = 1 s
+    bt_time node_silence;        // after which a node counts as lost; 0 = 10 s
+    uint64_t seed;               // of the hash that breaks ties between nodes
+} bt_router_limits;
+
+// A request, tokenized and checked by the text edge. Arrays and structs are borrowed and copied.
+typedef struct {
+    uint64_t tag; // the edge's own; comes back with every action
+    const int32_t *ids;
+    uint32_t count;
+    const bt_sampling *sampling;
+    uint32_t max_tokens;
+    bool prompt_logprobs;
+    const int32_t *end_ids; // none where the client said ignore_eos
+    uint32_t end_count;
+    uint64_t session; // hash of the session key; 0 = none
+    bt_time deadline; // absolute; BT_TIME_NEVER = none
+    uint8_t priority; // 0 first; each step counts like two seconds of waiting, so nothing starves
+} bt_router_arrival;
+
+typedef enum {
+    BT_ROUTER_ARRIVED,
+    BT_ROUTER_CANCEL,    // ignored when the request is over
+    BT_ROUTER_NODE_UP,   // a link came up
+    BT_ROUTER_NODE_DOWN, // and went
+    BT_ROUTER_NODE_BUSY, // the link did not take this RESERVE now
+    BT_ROUTER_NODE_MESSAGE,
+    BT_ROUTER_DRAIN, // admits nothing from now on
+    BT_ROUTER_TICK,
+} bt_router_event_kind;
+
+typedef struct {
+    bt_router_event_kind kind;
+    bt_router_arrival arrival; // ARRIVED
+    bt_request_id request;     // CANCEL, NODE_BUSY
+    bt_finish reason;          // CANCEL: BT_FINISH_CANCELLED, or BT_FINISH_STOP when a stop string was met
+    uint32_t node;             // NODE_…: the link's peer, < BT_ROUTER_NODES_MAX
+    const bt_message *message; // NODE_MESSAGE
+} bt_router_event;
+
+typedef enum {
+    BT_ROUTER_ACCEPTED,
+    BT_ROUTER_REJECTED, // with err: TOO_LONG, INVALID → 400; BUSY → 429; PEER (no node) and CLOSED (draining) → 503
+    BT_ROUTER_TO_NODE,
+    BT_ROUTER_TOKENS,
+    BT_ROUTER_FINISHED,
+} bt_router_action_kind;
+
+typedef struct {
+    bt_router_action_kind kind;
+    bt_request_id request; // ACCEPTED, TOKENS, FINISHED; TO_NODE with RESERVE
+    uint64_t tag;          // of the request, or of the arrival rejected
+    union {
+        struct {
+            bt_err err;
+            uint32_t tokens, tokens_max; // TOO_LONG: what was asked for and what there is
+            bt_time retry_after;         // BUSY, PEER, CLOSED
+        } rejected;
+        struct {
+            uint32_t node;
+            bt_message message;
+        } to_node;
+        struct {
+            uint32_t first, count; // of the answer
+            const bt_token_result *results;
+            uint32_t scored_first, scored_count; // of the prompt: positions ≥ 1
+            const bt_token_result *scored;
+        } tokens;
+        struct {
+            bt_finish finish;
+            bt_err err;
+            bt_usage usage; // completion_tokens = those given out in TOKENS
+            bt_phases phases;
+            bt_time ttft, total; // since arrival; ttft 0 when there was no token
+            uint32_t moves;      // from node to node
+        } finished;
+    };
+} bt_router_action;
+
+// Filled by one step. What it points to is good until the next step.
+typedef struct {
+    uint32_t count;
+    bt_router_action action[BT_ROUTER_ACTIONS_MAX];
+} bt_router_actions;
+
+typedef struct bt_router bt_router;
+
+bt_err bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why);
+void bt_router_close(bt_router *router); // NULL is fine
+
+// Never fails: what cannot be done becomes an action that says so.
+void bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out);
+
+// When step wants a TICK if nothing else happens first.
+bt_time bt_router_next_deadline(const bt_router *router);
+
+// Is there a node that would take a request now?
+bool bt_router_ready(const bt_router *router);
+
+typedef struct {
+    // Now:
+    uint32_t queued, running, nodes_up;
+    int64_t leak; // load counted on nodes that no request accounts for; zero, always
+    // Since open:
+    uint64_t arrived, accepted, rejected_invalid, rejected_too_long, rejected_busy, rejected_no_node;
+    uint64_t done_stop, done_length, cancelled, failed;
+    uint64_t prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t moves;         // requests put back because their node was lost
+    uint64_t late_messages; // for requests that were over
+    uint64_t bad_messages;  // out of order, out of limits, or out of place
+    uint64_t deadlines_missed;
+} bt_router_stats;
+
+void bt_router_get_stats(const bt_router *router, bt_router_stats *out);

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# run.sh [STAGE…]: installs what is missing, builds and runs all that CI runs. Stages, cheap first:
+#   tidy build unit asan tsan fuzz e2e real        (default: all)
+# The last line counts: "N passed, N failed, N skipped". Outside data is looked for in $BATON_DATA or ../shared/data; what
+# needs it is skipped without it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+stages=${*:-tidy build unit asan tsan fuzz e2e real}
+passed=0 failed=0 skipped=0
+names_failed=""
+log=build/test-logs
+mkdir -p $log
+started=$SECONDS
+
+# step NAME COMMAND…: one countable step outside ctest. Exit code 77 is a skip.
+step() {
+    local name=$1 code=0 begin=$SECONDS
+    shift
+    "$@" >"$log/$name.log" 2>&1 || code=$?
+    case $code in
+    0) passed=$((passed + 1)); echo "ok      $name ($((SECONDS - begin)) s)" ;;
+    77) skipped=$((skipped + 1)); echo "skipped $name: $(tail -n 1 "$log/$name.log")" ;;
+    *) failed=$((failed + 1)); names_failed+=" $name"; echo "FAILED  $name (exit code $code)"; tail -n 40 "$log/$name.log" ;;
+    esac
+    return $code
+}
+
+# suite PRESET [ctest options]: every test of a build, each counted.
+suite() {
+    local preset=$1 out begin=$SECONDS
+    shift
+    out=$log/ctest-$preset.log
+    ctest --test-dir "build/$preset" --output-on-failure -j 2 "$@" >"$out" 2>&1
+    local p f s inner
+    p=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*   Passed' "$out")
+    s=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*Skipped' "$out")
+    f=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*(Failed|Timeout|Exception|Not Run)' "$out")
+    inner=$(grep -hoE '^[0-9]+ skipped here' "build/$preset/Testing/Temporary/LastTest.log" 2>/dev/null | awk '{n += $1} END {print n + 0}')
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + inner))
+    echo "ctest $preset: $p programs passed, $f failed, $s skipped whole, $inner tests skipped for want of data ($((SECONDS - begin)) s)"
+    [ "$p" -gt 0 ] || { failed=$((failed + 1)); names_failed+=" ctest-$preset(no test ran)"; tail -n 20 "$out"; }
+    [ "$f" -eq 0 ] || { names_failed+=" ctest-$preset"; grep -vE 'Passed' "$out" | tail -n 80; }
+}
+
+configure() { # PRESET [options]
+    local preset=$1
+    shift
+    cmake --preset "$preset" -DBT_WERROR=ON -DBT_TESTS=ON ${LAUNCHER:+-DCMAKE_C_COMPILER_LAUNCHER=$LAUNCHER} "$@" >/dev/null && cmake --build --preset "$preset"
+}
+
+echo "installing what is missing …"
+deploy/install.sh build run test || { echo "0 passed, 1 failed"; exit 1; }
+command -v ccache >/dev/null && LAUNCHER=ccache
+
+for stage in $stages; do
+    case $stage in
+    tidy)
+        step layers python3 tests/tidy/layers.py
+        step format tests/tidy/format.sh
+        ;;
+    build) step build-release configure release || break ;;
+    unit) suite release ;;
+    asan) step build-asan configure asan && ASAN_OPTIONS=allocator_may_return_null=1 suite asan -LE slow ;;
+    tsan) step build-tsan configure tsan && TSAN_OPTIONS=halt_on_error=1 suite tsan -L threads ;;
+    fuzz) step build-fuzz configure fuzz --log-level=ERROR && step fuzz tests/fuzz/run.sh "${FUZZ_SECONDS:-20}" ;;
+    e2e) step e2e tests/e2e/run.sh ;;
+    real) step real tests/real/run.sh ;;
+    *) echo "run.sh: no such stage: $stage"; failed=$((failed + 1)) ;;
+    esac
+done
+echo "logs: $log; $((SECONDS - started)) s${names_failed:+; failed:$names_failed}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]

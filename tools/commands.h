@@ -1,0 +1,14 @@
+// The commands of `baton`: each is a main that gets argv from its own name on and returns the exit code
+// (0 done, 1 failed, 2 wrong use or bad file).
+#pragma once
+
+int bt_run_main(int argc, char **argv);
+int bt_chat_main(int argc, char **argv);
+int bt_tokenize_main(int argc, char **argv);
+int bt_render_main(int argc, char **argv);
+int bt_inspect_main(int argc, char **argv);
+int bt_eval_main(int argc, char **argv);
+int bt_bench_main(int argc, char **argv); // engine | serve
+int bt_bench_engine_main(int argc, char **argv);
+int bt_bench_serve_main(int argc, char **argv);
+int bt_local_main(int argc, char **argv);

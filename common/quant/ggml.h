@@ -35,3 +35,20 @@ uint32_t bt_ggml_block_cols(uint32_t type);
 uint32_t bt_ggml_block_bytes(uint32_t type);
 // Bytes of a row of `cols` elements, a multiple of the block.
 size_t bt_ggml_row_bytes(uint32_t type, uint64_t cols);
+
+// Whether rows of this type can be read: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K…Q6_K IQ4_NL IQ4_XS. The others are
+// known by size only.
+bool bt_ggml_readable(uint32_t type);
+// A readable row's values in f32, the same bits as ggml's reference gives. `row` may be unaligned.
+void bt_ggml_dequantise(uint32_t type, const void *row, uint32_t cols, float *out);
+
+// The weight format that a readable type is held in: its own where the family has it, else the nearest that loses
+// nothing measurable (common/quant/README.md has the figures). BT_GGML_LOSSLESS: every value is the same number.
+// BT_GGML_SCALES: codes are the file's, products of two scales are rounded to fp16. BT_GGML_REQUANTISED: sub-blocks of 16
+// columns were put on the grid of one 8-bit block of 32.
+typedef enum { BT_GGML_LOSSLESS, BT_GGML_SCALES, BT_GGML_REQUANTISED } bt_ggml_loss;
+bt_format bt_ggml_format(uint32_t type, bt_ggml_loss *loss); // `loss` may be NULL
+
+// A row of a readable block type in bt_ggml_format(): codes [bt_cols_padded(cols)], scales and minima
+// [bt_format_blocks(…)]; minima are written for asymmetric formats only. Padding becomes zeros.
+void bt_ggml_codes(uint32_t type, const void *row, uint32_t cols, uint8_t *codes, uint16_t *scales, uint16_t *minima);

@@ -93,3 +93,26 @@ bt_test_read(const char *path, size_t *bytes)
     }
     return data;
 }
+
+const char *
+bt_test_unpack(const char *archive)
+{
+    static char folder[64];
+    char command[1300];
+
+    snprintf(folder, sizeof folder, "/tmp/baton-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(command, sizeof command, "tar xzf '%s' -C %s", archive, folder);
+    ck_assert_msg(system(command) == 0, "%s: cannot be unpacked", archive);
+    return folder;
+}
+
+void
+bt_test_remove(const char *folder)
+{
+    char command[128];
+
+    ck_assert(strncmp(folder, "/tmp/baton-test-", 16) == 0);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}

@@ -21,3 +21,7 @@ const char *bt_test_path(const char *format, ...) __attribute__((format(printf, 
 // The whole file, decompressed when it ends in .gz, NUL-terminated; fails the test when it cannot be read. Free with
 // free().
 char *bt_test_read(const char *path, size_t *bytes);
+
+// Unpacks a .tar.gz into a new folder below /tmp, in a static buffer of one call; bt_test_remove deletes such a folder.
+const char *bt_test_unpack(const char *archive);
+void bt_test_remove(const char *folder);

@@ -1,0 +1,53 @@
+#include "kernels/cpu/isa.h"
+
+#include <string.h>
+
+static const char *const names[] = {"ref", "avx2", "avx512", "amx"};
+
+bt_cpu_isa
+bt_cpu_isa_best(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+        return BT_CPU_REF;
+    }
+    // Everything an "avx512" path may use: VNNI for the dot products, BW and VL beside it.
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vnni")) {
+        return BT_CPU_AVX2;
+    }
+    return BT_CPU_AVX512;
+#else
+    return BT_CPU_REF;
+#endif
+}
+
+const char *
+bt_cpu_isa_name(bt_cpu_isa isa)
+{
+    return names[isa];
+}
+
+bt_err
+bt_cpu_isa_choose(bt_cpu_isa *out, const char *wanted, bt_why *why)
+{
+    bt_cpu_isa best = bt_cpu_isa_best();
+
+    if (wanted == NULL || strcmp(wanted, "auto") == 0) {
+        *out = best;
+        return BT_OK;
+    }
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(wanted, names[i]) != 0) {
+            continue;
+        }
+        if ((bt_cpu_isa)i > best) {
+            return bt_fail(why, BT_ERR_UNSUPPORTED, "cpu.isa: this machine has no %s (it has %s)", wanted, names[best]);
+        }
+        *out = (bt_cpu_isa)i;
+        return BT_OK;
+    }
+    return bt_fail(why, BT_ERR_INVALID, "cpu.isa: \"%s\" is none of auto, ref, avx2, avx512, amx", wanted);
+}

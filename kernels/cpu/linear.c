@@ -1,0 +1,85 @@
+// The launcher of linear layers: checks shapes, picks the path, shares the work out.
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/ref/linear.h"
+
+#include <assert.h>
+
+static bool
+is_paired(const bt_linear_args *args)
+{
+    return args->epilogue == BT_LINEAR_SILU_MUL || args->epilogue == BT_LINEAR_GELU_MUL;
+}
+
+static uint32_t
+rows_of(const bt_linear_args *args)
+{
+    uint32_t rows = 0;
+
+    for (uint32_t i = 0; i < args->weight_count; i++) {
+        rows += args->weights[i]->rows;
+    }
+    return is_paired(args) ? args->weights[0]->rows : rows;
+}
+
+static void
+check(const bt_device *device, const bt_linear_args *args)
+{
+    const bt_weight *first = args->weights[0];
+
+    assert(args->weight_count >= 1 && args->weight_count <= 3);
+    assert(args->tokens <= device->limits.tokens && first->cols <= device->limits.cols);
+    assert(args->x_stride >= first->cols || args->tokens <= 1);
+    assert(args->y_stride >= rows_of(args) || args->tokens <= 1);
+    assert(!is_paired(args) || (args->weight_count == 2 && args->weights[1]->rows == first->rows));
+    for (uint32_t i = 0; i < args->weight_count; i++) {
+        const bt_format *f = &args->weights[i]->format;
+
+        assert(args->weights[i]->cols == first->cols && (f->kind == BT_WEIGHT_INT) == (first->format.kind == BT_WEIGHT_INT));
+        assert(f->kind != BT_WEIGHT_INT || f->act_block == first->format.act_block);
+        // A dot over all of K with one scale stays below 2^31.
+        assert(f->kind != BT_WEIGHT_INT || f->block != BT_BLOCK_ROW || first->cols <= 131072);
+    }
+}
+
+bt_cpu_scratch
+bt_cpu_linear_scratch(const bt_device_limits *limits, uint32_t threads)
+{
+    (void)threads;
+    return (bt_cpu_scratch){.shared = 0, .private_bytes = bt_ref_linear_scratch(limits->cols)};
+}
+
+typedef struct {
+    bt_device *device;
+    const bt_linear_args *args;
+    bt_work work;
+} linear_job;
+
+// Items of work are (token, 16 rows), tokens outside: the row of a token is quantised anew for each chunk, which costs ref
+// nothing that matters.
+static void
+ref_thread(void *arg, uint32_t thread, uint32_t threads)
+{
+    linear_job *job = arg;
+    uint32_t rows = rows_of(job->args), first, end;
+
+    (void)threads;
+    while (bt_work_take(&job->work, thread, &first, &end)) {
+        for (uint32_t token = 0; token < job->args->tokens; token++) {
+            bt_ref_linear_rows(job->args, token, first * 16, end * 16 < rows ? end * 16 : rows,
+                               bt_cpu_private(job->device, thread));
+        }
+    }
+}
+
+bt_err
+bt_cpu_linear(bt_device *device, const bt_linear_args *args)
+{
+    linear_job job = {.device = device, .args = args};
+    uint32_t items = (rows_of(args) + 15) / 16;
+
+    check(device, args);
+    bt_work_init(&job.work, device->threads, items, items / (8 * device->threads));
+    bt_pool_run(device->pool, ref_thread, &job);
+    return BT_OK;
+}

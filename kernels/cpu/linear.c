@@ -35,7 +35,8 @@ check(const bt_device *device, const bt_linear_args *args)
     for (uint32_t i = 0; i < args->weight_count; i++) {
         const bt_format *f = &args->weights[i]->format;
 
-        assert(args->weights[i]->cols == first->cols && (f->kind == BT_WEIGHT_INT) == (first->format.kind == BT_WEIGHT_INT));
+        assert(args->weights[i]->cols == first->cols &&
+               (f->kind == BT_WEIGHT_INT) == (first->format.kind == BT_WEIGHT_INT));
         assert(f->kind != BT_WEIGHT_INT || f->act_block == first->format.act_block);
         // A dot over all of K with one scale stays below 2^31.
         assert(f->kind != BT_WEIGHT_INT || f->block != BT_BLOCK_ROW || first->cols <= 131072);

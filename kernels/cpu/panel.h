@@ -57,7 +57,8 @@ bt_panel_codes(const bt_panel_layout *layout, const uint8_t *data, uint32_t pane
 
 size_t bt_panel_bytes(bt_format format, uint32_t rows, uint32_t cols);
 void bt_panel_pack(const bt_weight *weight, uint32_t first_row, const bt_code_rows *codes);
-void bt_panel_pack_floats(const bt_weight *weight, uint32_t first_row, uint32_t rows, const void *elements, size_t stride);
+void bt_panel_pack_floats(const bt_weight *weight, uint32_t first_row, uint32_t rows, const void *elements,
+                          size_t stride);
 
 // The codes of one row, [columns padded]; what ref and embed read.
 void bt_panel_row_codes(const bt_weight *weight, uint32_t row, uint8_t *codes);

@@ -36,7 +36,8 @@ make_floats(linear_part *part, const bt_ops *ops, bt_rng *rng)
         if (bytes == 4) {
             ((float *)part->elements)[i] = value;
         } else {
-            ((uint16_t *)part->elements)[i] = w->format.kind == BT_WEIGHT_F16 ? bt_f32_to_f16(value) : bt_f32_to_bf16(value);
+            ((uint16_t *)part->elements)[i] =
+                w->format.kind == BT_WEIGHT_F16 ? bt_f32_to_f16(value) : bt_f32_to_bf16(value);
         }
     }
     for (uint32_t row = 0; row < w->rows; row += 64) {
@@ -154,10 +155,9 @@ void
 linear_case_init(linear_case *c, const linear_shape *shape, const bt_ops *ops)
 {
     bool paired = shape->epilogue == BT_LINEAR_SILU_MUL || shape->epilogue == BT_LINEAR_GELU_MUL;
-    bt_rng rng;
+    bt_rng rng = {shape->seed};
     size_t stride;
 
-    bt_rng_init(&rng, shape->seed);
     memset(c, 0, sizeof *c);
     for (uint32_t i = 0; i < shape->part_count; i++) {
         make_part(&c->parts[i], shape, i, ops, &rng);
@@ -218,7 +218,8 @@ linear_part_value(const linear_part *part, uint32_t row, uint32_t col)
     case BT_WEIGHT_BF16:
         return bt_bf16_to_f32(((const uint16_t *)part->elements)[at]);
     default:
-        block = row * bt_format_blocks(w->format, w->cols) + (w->format.block == BT_BLOCK_ROW ? 0 : col / w->format.block);
+        block =
+            row * bt_format_blocks(w->format, w->cols) + (w->format.block == BT_BLOCK_ROW ? 0 : col / w->format.block);
         at = (size_t)row * bt_cols_padded(w->cols) + col;
         if (w->format.asymmetric) {
             return (double)bt_f16_to_f32(part->scales[block]) * part->codes[at] + bt_f16_to_f32(part->minima[block]);
@@ -248,8 +249,14 @@ linear_shape_name(const linear_shape *shape)
 bt_device *
 linear_device(const char *isa, uint32_t threads, uint32_t tokens, uint32_t cols, uint32_t rows)
 {
-    bt_device_limits limits = {.tokens = tokens, .cols = cols, .rows = rows, .heads = 1, .kv_heads = 1, .head_dim = 64,
-                               .context = 64, .block_tokens = 32};
+    bt_device_limits limits = {.tokens = tokens,
+                               .cols = cols,
+                               .rows = rows,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .context = 64,
+                               .block_tokens = 32};
     bt_device_options options = {.kind = BT_DEVICE_CPU, .threads = threads, .isa = isa};
     bt_device *device;
     bt_why why;

@@ -4,6 +4,7 @@
 #include "common/base/mem.h"
 #include "common/model/gguf.h"
 #include "common/quant/ggml.h"
+#include "tests/support/tiny_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,26 +236,23 @@ check_verdict(const char *folder, const char *line)
 
 START_TEST(handcrafted_files_are_judged_as_their_oracle_says)
 {
-    char folder[] = "/tmp/baton-gguf-XXXXXX", command[1500], *oracle, *line, *rest;
+    const char *folder;
+    char *oracle, *line, *rest, path[100];
     int count = 0;
 
     if (bt_test_data() == NULL) {
         bt_test_skip("malformed/gguf");
         return;
     }
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(command, sizeof command, "tar xzf '%s' -C %s", bt_test_path("malformed/gguf/llama.cpp_handcrafted.tar.gz"),
-             folder);
-    ck_assert_int_eq(system(command), 0);
-    snprintf(command, sizeof command, "%s/EXPECTED.tsv", folder);
-    oracle = bt_test_read(command, NULL);
+    folder = bt_test_unpack(bt_test_path("malformed/gguf/llama.cpp_handcrafted.tar.gz"));
+    snprintf(path, sizeof path, "%s/EXPECTED.tsv", folder);
+    oracle = bt_test_read(path, NULL);
     for (line = strtok_r(oracle, "\n", &rest); (line = strtok_r(NULL, "\n", &rest)) != NULL; count++) {
         check_verdict(folder, line);
     }
     ck_assert_int_eq(count, 61);
     free(oracle);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    bt_test_remove(folder);
 }
 END_TEST
 
@@ -296,6 +294,24 @@ START_TEST(a_real_model_is_read)
 }
 END_TEST
 
+START_TEST(the_tiny_model_is_read)
+{
+    static const uint32_t types[] = {BT_TINY_F32, BT_TINY_Q4_0, BT_TINY_Q8_0};
+
+    for (size_t i = 0; i < 3; i++) {
+        bt_gguf *gguf = NULL;
+        bt_why why = {""};
+        size_t bytes;
+        char *data = bt_test_tiny_gguf(types[i], &bytes);
+
+        ck_assert_msg(bt_gguf_parse(&gguf, data, bytes, "tiny", false, &why) == BT_OK, "%s", why.text);
+        ck_assert_uint_eq(bt_gguf_find_tensor(gguf, "blk.1.ffn_down.weight")->type, types[i]);
+        bt_gguf_close(gguf);
+        free(data);
+    }
+}
+END_TEST
+
 START_TEST(a_missing_file_is_not_found)
 {
     bt_gguf *gguf = NULL;
@@ -323,6 +339,7 @@ main(void)
     tcase_add_test(tests, handcrafted_files_are_judged_as_their_oracle_says);
     tcase_add_test(tests, mangled_files_are_refused);
     tcase_add_test(tests, a_real_model_is_read);
+    tcase_add_test(tests, the_tiny_model_is_read);
     tcase_add_test(tests, a_missing_file_is_not_found);
     suite_add_tcase(suite, tests);
     return bt_test_run(suite);

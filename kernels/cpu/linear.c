@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/ref/linear.h"
+#include "kernels/cpu/tiled.h"
 
 #include <assert.h>
 
@@ -46,8 +47,12 @@ check(const bt_device *device, const bt_linear_args *args)
 bt_cpu_scratch
 bt_cpu_linear_scratch(const bt_device_limits *limits, uint32_t threads)
 {
+    bt_cpu_scratch need = bt_tiled_scratch(limits);
+    size_t ref = bt_ref_linear_scratch(limits->cols);
+
     (void)threads;
-    return (bt_cpu_scratch){.shared = 0, .private_bytes = bt_ref_linear_scratch(limits->cols)};
+    need.private_bytes = need.private_bytes > ref ? need.private_bytes : ref;
+    return need;
 }
 
 typedef struct {
@@ -73,14 +78,47 @@ ref_thread(void *arg, uint32_t thread, uint32_t threads)
     }
 }
 
-bt_err
-bt_cpu_linear(bt_device *device, const bt_linear_args *args)
+static void
+ref_linear(bt_device *device, const bt_linear_args *args)
 {
     linear_job job = {.device = device, .args = args};
     uint32_t items = (rows_of(args) + 15) / 16;
 
-    check(device, args);
     bt_work_init(&job.work, device->threads, items, items / (8 * device->threads));
     bt_pool_run(device->pool, ref_thread, &job);
+}
+
+static const bt_linear_path *
+path_of(bt_cpu_isa isa)
+{
+#if defined(__x86_64__)
+    switch (isa) {
+    case BT_CPU_REF:
+        return NULL;
+    case BT_CPU_AVX2:
+        return NULL;
+    default:
+        return &bt_linear_avx512;
+    }
+#else
+    (void)isa;
+    return NULL;
+#endif
+}
+
+bt_err
+bt_cpu_linear(bt_device *device, const bt_linear_args *args)
+{
+    const bt_linear_path *path = path_of(device->isa);
+
+    check(device, args);
+    if (args->tokens == 0) {
+        return BT_OK;
+    }
+    if (path != NULL) {
+        bt_tiled_linear(device, path, args);
+    } else {
+        ref_linear(device, args);
+    }
     return BT_OK;
 }

@@ -135,6 +135,9 @@ bt_json_parse(bt_json **out, bt_str text, const bt_json_limits *limits, bt_why *
     if (limits != NULL && limits->refuse_duplicates) {
         flags |= JSON_REJECT_DUPLICATES;
     }
+    if (limits != NULL && limits->integers_as_reals) {
+        flags |= JSON_DECODE_INT_AS_REAL;
+    }
     json = json_loadb(text.data != NULL ? text.data : "", text.len, flags, &error);
     if (json == NULL && json_error_code(&error) == json_error_null_byte_in_key) {
         json = parse_again_without_nul(text, flags, &error);

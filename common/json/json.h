@@ -38,6 +38,7 @@ typedef struct {
     size_t bytes_max;       // 0: 64 MiB. Memory is at most about 30 times the bytes parsed.
     size_t depth_max;       // 0: 128 nested arrays and objects; never above 1024
     bool refuse_duplicates; // a key that comes twice is an error
+    bool integers_as_reals; // every number is a real: files of others hold integers of 30 digits
 } bt_json_limits;
 
 // `limits` may be NULL. BT_ERR_INVALID with line, column and byte (from 0) of the fault in `why`, BT_ERR_TOO_LONG over a

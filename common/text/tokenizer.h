@@ -49,7 +49,13 @@ enum {
     BT_ENCODE_BOS = 2,     // put BOS in front if the model's file asks for it
 };
 
-// Writes up to `cap` ids. BT_ERR_TOO_LONG (with *count = the number needed, when known, else cap + 1) when they do not fit.
+// Most bytes that one call encodes.
+#define BT_ENCODE_BYTES_MAX ((size_t)64 << 20)
+
+// Writes up to `cap` ids; *count is the number needed, also when that is more than `cap` and BT_ERR_TOO_LONG is returned
+// (a text over BT_ENCODE_BYTES_MAX is BT_ERR_TOO_LONG with *count = cap + 1). BT_ERR_INVALID with the offset for text
+// that is not UTF-8. Takes working memory in proportion to the longest piece of the text and frees it before it returns,
+// so it does not run on a thread that serves (bt_mem_serving_begin).
 bt_err bt_tokenizer_encode(const bt_tokenizer *tokenizer, bt_str text, unsigned flags, int32_t *ids, size_t cap,
                            size_t *count, bt_why *why);
 
@@ -57,6 +63,8 @@ uint32_t bt_tokenizer_vocab_size(const bt_tokenizer *tokenizer);
 int32_t bt_tokenizer_bos(const bt_tokenizer *tokenizer); // -1 = none
 int32_t bt_tokenizer_eos(const bt_tokenizer *tokenizer);
 bool bt_tokenizer_adds_bos(const bt_tokenizer *tokenizer);
+// Encoding puts a space in front of the text, which decoding from the start of a text drops again (detok.h does).
+bool bt_tokenizer_drops_first_space(const bt_tokenizer *tokenizer);
 // Ends a generation: eos, and the turn-end tokens found by name (<|im_end|>, <end_of_turn>, <|eot_id|>, <|endoftext|>, …).
 bool bt_tokenizer_is_end(const bt_tokenizer *tokenizer, int32_t id);
 bt_token_type bt_tokenizer_type(const bt_tokenizer *tokenizer, int32_t id);

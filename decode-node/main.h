@@ -8,12 +8,15 @@
 
 typedef struct {
     char name[BT_NODE_NAME_MAX];
-    uint64_t epoch;      // not 0
-    uint32_t queue_max;  // reserves waiting for room; 0 = 2 × sequences
-    float prefill_share; // of a step's tokens that prompts may take while answers are written, 0 = 0.5
-    bt_time lease;       // 0 = 30 s
-    void (*wake)(
-        void *arg); // called from the engine thread when a step is done: the loop has to call turn. Must not wait.
+    uint64_t epoch;         // not 0
+    uint32_t max_sequences; // as the engine was opened with, not 0
+    uint32_t chunk_tokens;  // as the engine was opened with, ≥ max_sequences
+    uint32_t logit_rows;    // as the engine was opened with; 0 = max_sequences
+    uint32_t queue_max;     // reserves waiting for room; 0 = 2 × max_sequences
+    float prefill_share;    // of a step's tokens that prompts may take while answers are written, 0 = 0.5
+    bt_time lease;          // 0 = 30 s
+    // Called from the engine thread when a step is done: the loop has to call turn. Must not wait.
+    void (*wake)(void *arg);
     void *wake_arg;
 } bt_decode_node_options;
 

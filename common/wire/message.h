@@ -2,7 +2,8 @@
 // they are copied as they are.
 //
 //     router                                   decode node
-//       |  HELLO ⇄ HELLO                          |   who I am, epoch, capacity, fingerprint
+//       |  HELLO -------------------------------> |   who I am; whatever you hold of mine is void
+//       |  <------------------------------ HELLO  |   who I am, epoch, capacity, fingerprint; my TOKENS count from 1 again
 //       |  RESERVE(job) ------------------------> |   queue, then room for the worst case
 //       |  <----------------------------- TICKET  |   granted (cached tokens named), or why not
 //       |  START(ticket) -----------------------> |   the node reads the prompt itself (later: or awaits offers of a prefill node)
@@ -26,15 +27,16 @@
 #define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
 #define BT_NODE_NAME_MAX 64
 
-// A slot of the router and the count of requests it has held: a late message for an earlier tenant is told apart.
+// A slot of the router and the count of requests it has held: a late message for an earlier tenant is told apart. Towards nodes it
+// also counts the RESERVEs of this request, so that what an earlier attempt still says is told apart too; 0 in the router's own handle.
 typedef struct {
-    uint32_t slot, generation;
+    uint32_t slot, generation, attempt;
 } bt_request_id;
 
 static inline bool
 bt_request_id_equal(bt_request_id a, bt_request_id b)
 {
-    return a.slot == b.slot && a.generation == b.generation;
+    return a.slot == b.slot && a.generation == b.generation && a.attempt == b.attempt;
 }
 
 typedef enum {
@@ -60,7 +62,8 @@ typedef struct {
 
 typedef enum { BT_NODE_DECODE, BT_NODE_PREFILL, BT_NODE_ROUTER } bt_node_role;
 
-// First message of each side after a link came up, and again when something in it changed.
+// The router's opens or reopens a relation: it has nothing at the node any more, and repeats until the node answers with its own. A
+// node's says what it is and that it numbers TOKENS from 1 again; also sent when it begins to drain.
 typedef struct {
     char name[BT_NODE_NAME_MAX];
     bt_node_role role;
@@ -135,7 +138,7 @@ typedef struct {
 } bt_tokens_entry;
 
 typedef struct {
-    uint64_t number; // counts up by one a message of this node to this router
+    uint64_t number; // from 1, counts up by one a message of this node to this router since the node's HELLO
     uint32_t entry_count;
     const bt_tokens_entry *entries; // [entry_count]
 } bt_tokens;

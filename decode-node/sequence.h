@@ -1,0 +1,90 @@
+// A decode node's sequences: a fixed table of slots, each with its ids and its block table. Private to the node's core. One thread.
+#pragma once
+
+#include "common/kv/prefix.h"
+#include "common/kv/table.h"
+#include "common/wire/message.h"
+
+typedef enum {
+    BT_SEQUENCE_FREE,
+    BT_SEQUENCE_WAITING,    // in the queue for room
+    BT_SEQUENCE_GRANTED,    // has room, awaits START
+    BT_SEQUENCE_PREFILLING, // more than the last id is not in the cache yet
+    BT_SEQUENCE_DECODING,
+    BT_SEQUENCE_ENDING, // over, but the step that runs uses its blocks
+} bt_sequence_state;
+
+#define BT_SEQUENCE_NONE UINT32_MAX
+
+typedef struct {
+    bt_sequence_state state;
+    uint32_t generation;
+    uint32_t peer;
+    bt_request_id request;
+    uint64_t serial; // order of arrival
+
+    int32_t *ids; // [context] prompt, answer replayed, answer drawn
+    uint32_t prompt_count;
+    uint32_t count;      // ids known
+    uint32_t computed;   // of them in the cache
+    uint32_t max_tokens; // of the answer
+    bool prompt_logprobs;
+    bt_sampling sampling;
+    uint32_t end_count;
+    int32_t end_ids[BT_END_IDS_MAX];
+
+    bt_kv_table table;
+    uint32_t worst;     // blocks it may come to hold; worst − table.count are promised to it
+    bt_kv_prefix_at at; // where its next full block stands in the prefix index
+    uint32_t indexed;   // blocks of the table that are in the index
+    bool unindexed;     // the chain broke: later blocks cannot be indexed
+    uint32_t cached_tokens;
+
+    bool in_step;
+    uint64_t started_step; // steps that had been begun at START, for ageing
+    bt_time deadline, received, prefill_begun;
+    bool first_token_sent;
+
+    uint32_t next; // in the queue, or the list of free slots
+} bt_sequence;
+
+// Answer tokens known, those replayed included.
+static inline uint32_t
+bt_sequence_answer(const bt_sequence *sequence)
+{
+    return sequence->count - sequence->prompt_count;
+}
+
+static inline bool
+bt_sequence_started(const bt_sequence *sequence)
+{
+    return sequence->state == BT_SEQUENCE_PREFILLING || sequence->state == BT_SEQUENCE_DECODING;
+}
+
+// Does it hold room (blocks, or the promise of them)?
+static inline bool
+bt_sequence_has_room(const bt_sequence *sequence)
+{
+    return sequence->state >= BT_SEQUENCE_GRANTED;
+}
+
+typedef struct {
+    bt_sequence *slots; // [capacity]
+    int32_t *ids;       // [capacity, context]
+    uint32_t capacity, context;
+    uint32_t free;
+    uint32_t queue_first, queue_last, queued;
+    uint32_t with_room;
+    uint64_t serial;
+} bt_sequences;
+
+bt_err bt_sequences_init(bt_sequences *sequences, uint32_t capacity, uint32_t context, uint32_t block_tokens);
+void bt_sequences_fini(bt_sequences *sequences); // accepts a zeroed one; blocks must have been given back
+
+// A slot at the end of the queue, in state WAITING, filled from the job; NULL when none is free.
+bt_sequence *bt_sequences_enqueue(bt_sequences *sequences, bt_time now, uint32_t peer, const bt_job *job);
+// The first of the queue leaves it with room.
+void bt_sequences_grant_first(bt_sequences *sequences);
+// The slot becomes free, from any state. Its table is empty.
+void bt_sequences_release(bt_sequences *sequences, bt_sequence *sequence);
+bt_sequence *bt_sequences_find(bt_sequences *sequences, uint32_t peer, bt_request_id request); // NULL = none

@@ -1,0 +1,205 @@
+// What nodes say, and what becomes of it.
+#include "router/inside.h"
+
+// A node started anew, or another one took its place: what it knew of our requests is gone.
+static void
+hear_hello(bt_router *router, bt_time now, uint32_t node, const bt_hello *hello)
+{
+    bt_node *self = &router->registry.nodes[node];
+
+    if (hello->role != BT_NODE_DECODE || hello->block_tokens == 0 || hello->sequences == 0) {
+        router->stats.bad_messages++;
+        return;
+    }
+    if (self->state == BT_NODE_READY && self->hello.epoch != hello->epoch)
+        bt_router_leave_node(router, node);
+    bt_registry_hello(&router->registry, node, hello, now);
+}
+
+// The request that a message speaks of, if this node has it and the message is not of an earlier attempt.
+static bt_request *
+find_at_node(bt_router *router, uint32_t node, bt_request_id id)
+{
+    bt_request *request = bt_requests_find(&router->requests, id);
+
+    if (request != NULL && request->node == node && request->attempt == id.attempt)
+        return request;
+    router->stats.late_messages++; // where it still runs, its ABORT or a HELLO is on the way
+    return NULL;
+}
+
+static void
+hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply *reply, bt_router_actions *out)
+{
+    bt_request *request = find_at_node(router, node, reply->request);
+    bt_node *self = &router->registry.nodes[node];
+
+    if (request == NULL)
+        return;
+    if (request->state != BT_REQUEST_RESERVING) {
+        router->stats.bad_messages++;
+        return;
+    }
+    if (reply->err == BT_OK) {
+        bt_start *start = &bt_router_say(out, node, BT_MESSAGE_START)->start;
+
+        *start = (bt_start){.request = reply->request, .ticket = reply->ticket};
+        request->cached_tokens =
+            reply->cached_tokens < request->prompt_count ? reply->cached_tokens : request->prompt_count;
+        self->reserving--;
+        bt_request_move(request, BT_REQUEST_PREFILLING);
+    } else if (reply->err == BT_ERR_BUSY || reply->err == BT_ERR_CLOSED) {
+        self->busy_until = now + 20 * BT_MILLISECOND;
+        bt_router_requeue(router, request);
+    } else {
+        bt_router_finish(router, now, request, BT_FINISH_ERROR, reply->err, out);
+    }
+}
+
+// The part of [first, first + count) from `next` on: what came before is a repeat. False when something between is missing.
+static bool
+cut_repeats(uint32_t next, uint32_t *first, uint32_t *count, const bt_token_result **results)
+{
+    uint32_t repeated;
+
+    if (*count == 0)
+        return true;
+    if (*first > next)
+        return false;
+    repeated = next - *first < *count ? next - *first : *count;
+    *first += repeated;
+    *count -= repeated;
+    *results += repeated;
+    return true;
+}
+
+static bool
+fits_request(const bt_request *request, const bt_tokens_entry *entry)
+{
+    return entry->count <= request->max_tokens - request->answer_count &&
+           entry->scored_count <= request->prompt_count - request->scored_next;
+}
+
+static void
+give_tokens(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
+{
+    bt_router_action *action;
+
+    if (entry->count + entry->scored_count == 0)
+        return;
+    if (entry->count > 0 && request->first_token == 0) {
+        request->first_token = now;
+        request->phases = entry->phases;
+    }
+    for (uint32_t i = 0; i < entry->count; i++)
+        request->ids[request->prompt_count + request->answer_count + i] = entry->results[i].id;
+    request->answer_count += entry->count;
+    request->scored_next += entry->scored_count;
+    router->stats.completion_tokens += entry->count;
+    action = bt_router_act(out, BT_ROUTER_TOKENS);
+    action->request = bt_requests_id(&router->requests, request);
+    action->tag = request->tag;
+    action->tokens.first = entry->first;
+    action->tokens.count = entry->count;
+    action->tokens.results = entry->results;
+    action->tokens.scored_first = entry->scored_first;
+    action->tokens.scored_count = entry->scored_count;
+    action->tokens.scored = entry->scored;
+}
+
+// A node that ended a request for its own reasons (its lease ran out, it drains) has not ended it for the client.
+static bool
+is_nodes_own_end(const bt_tokens_entry *entry)
+{
+    return entry->finish == BT_FINISH_CANCELLED ||
+           (entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_CLOSED || entry->err == BT_ERR_BUSY));
+}
+
+static void
+hear_entry(bt_router *router, bt_time now, uint32_t node, const bt_tokens_entry *from, bt_router_actions *out)
+{
+    bt_tokens_entry entry = *from;
+    bt_request *request;
+
+    if (from->finish == BT_FINISH_CANCELLED && bt_requests_find(&router->requests, from->request) == NULL)
+        return; // acknowledges our ABORT
+    request = find_at_node(router, node, from->request);
+    if (request == NULL)
+        return;
+    if (!cut_repeats(request->answer_count, &entry.first, &entry.count, &entry.results) ||
+        !cut_repeats(request->scored_next, &entry.scored_first, &entry.scored_count, &entry.scored) ||
+        !fits_request(request, &entry) ||
+        (request->state == BT_REQUEST_RESERVING && entry.count + entry.scored_count > 0)) {
+        router->stats.bad_messages++;
+        bt_router_abort(router, request, out);
+        bt_router_finish(router, now, request, BT_FINISH_ERROR, BT_ERR_PEER, out);
+        return;
+    }
+    if (entry.count > 0 && request->state == BT_REQUEST_PREFILLING)
+        bt_request_move(request, BT_REQUEST_DECODING);
+    give_tokens(router, now, request, &entry, out);
+    if (entry.finish == BT_FINISH_NONE)
+        return;
+    if (is_nodes_own_end(&entry)) {
+        request->moves++;
+        router->stats.moves++;
+        bt_router_requeue(router, request);
+    } else {
+        bt_router_finish(router, now, request, entry.finish, entry.err, out);
+    }
+}
+
+static void
+hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *tokens, bt_router_actions *out)
+{
+    bt_node *self = &router->registry.nodes[node];
+
+    if (tokens->number <= self->tokens_number) {
+        router->stats.bad_messages++; // a repeat of a whole message
+        return;
+    }
+    if (tokens->number > self->tokens_number + 1) {
+        // Something was lost, perhaps an end. What the node has of ours begins anew; the answers so far are kept.
+        router->stats.bad_messages++;
+        bt_router_greet_again(router, now, node, out);
+        return;
+    }
+    self->tokens_number = tokens->number;
+    for (uint32_t i = 0; i < tokens->entry_count; i++) {
+        hear_entry(router, now, node, &tokens->entries[i], out);
+        if (tokens->entries[i].finish != BT_FINISH_NONE)
+            self->busy_until = 0; // room was given back
+    }
+}
+
+void
+bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *message, bt_router_actions *out)
+{
+    bt_node *self = &router->registry.nodes[node];
+
+    if (self->state == BT_NODE_DOWN || bt_message_check(message) != BT_OK) {
+        router->stats.bad_messages++;
+        return;
+    }
+    self->heard = now;
+    if (self->state == BT_NODE_MET && message->kind != BT_MESSAGE_HELLO) {
+        router->stats.late_messages++; // from before we gave it up
+        return;
+    }
+    switch (message->kind) {
+    case BT_MESSAGE_HELLO:
+        hear_hello(router, now, node, &message->hello);
+        break;
+    case BT_MESSAGE_HEARTBEAT:
+        self->load = message->heartbeat;
+        break;
+    case BT_MESSAGE_TICKET:
+        hear_ticket(router, now, node, &message->ticket, out);
+        break;
+    case BT_MESSAGE_TOKENS:
+        hear_tokens(router, now, node, &message->tokens, out);
+        break;
+    default:
+        router->stats.bad_messages++;
+    }
+}

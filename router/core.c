@@ -1,0 +1,474 @@
+#include "router/core.h"
+#include "common/base/mem.h"
+#include "router/admit.h"
+#include "router/inside.h"
+#include "router/place.h"
+
+#include <assert.h>
+#include <string.h>
+
+static void
+fill_defaults(bt_router_limits *limits)
+{
+    if (limits->requests_max == 0)
+        limits->requests_max = 256;
+    if (limits->queue_max == 0)
+        limits->queue_max = limits->requests_max;
+    if (limits->heartbeat == 0)
+        limits->heartbeat = BT_SECOND;
+    if (limits->node_silence == 0)
+        limits->node_silence = 10 * BT_SECOND;
+}
+
+bt_err
+bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
+{
+    bt_router *router;
+
+    if (limits->context == 0 || limits->context > BT_MESSAGE_IDS_MAX)
+        return bt_fail(why, BT_ERR_INVALID, "router: a context of %u tokens, expected 1 to %u", limits->context,
+                       BT_MESSAGE_IDS_MAX);
+    if (limits->epoch == 0)
+        return bt_fail(why, BT_ERR_INVALID, "router: epoch 0");
+    router = bt_alloc(sizeof *router);
+    if (router == NULL)
+        return bt_fail(why, BT_ERR_NO_MEMORY, "router: out of memory");
+    router->limits = *limits;
+    fill_defaults(&router->limits);
+    router->next_expiry = BT_TIME_NEVER;
+    router->between_ends = BT_SECOND;
+    if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK) {
+        bt_router_close(router);
+        return bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u requests of %u tokens",
+                       router->limits.requests_max, limits->context);
+    }
+    *out = router;
+    return BT_OK;
+}
+
+void
+bt_router_close(bt_router *router)
+{
+    if (router == NULL)
+        return;
+    bt_requests_fini(&router->requests);
+    bt_free(router);
+}
+
+bt_router_action *
+bt_router_act(bt_router_actions *out, bt_router_action_kind kind)
+{
+    bt_router_action *action = &out->action[out->count++];
+
+    assert(out->count <= BT_ROUTER_ACTIONS_MAX);
+    *action = (bt_router_action){.kind = kind};
+    return action;
+}
+
+bt_message *
+bt_router_say(bt_router_actions *out, uint32_t node, bt_message_kind kind)
+{
+    bt_router_action *action = bt_router_act(out, BT_ROUTER_TO_NODE);
+
+    action->to_node.node = node;
+    action->to_node.message.kind = kind;
+    return &action->to_node.message;
+}
+
+void
+bt_router_abort(bt_router *router, bt_request *request, bt_router_actions *out)
+{
+    if (bt_request_at_node(request))
+        bt_router_say(out, request->node, BT_MESSAGE_ABORT)->abort.request =
+            bt_requests_attempt(&router->requests, request);
+}
+
+static void
+leave(bt_router *router, bt_request *request)
+{
+    if (request->state == BT_REQUEST_RESERVING)
+        router->registry.nodes[request->node].reserving--;
+    bt_registry_uncount(&router->registry, request);
+}
+
+void
+bt_router_requeue(bt_router *router, bt_request *request)
+{
+    leave(router, request);
+    bt_requests_enqueue(&router->requests, request);
+}
+
+static void
+count_end(bt_router *router, bt_time now, const bt_request *request, bt_finish finish, bt_err err)
+{
+    bt_router_stats *stats = &router->stats;
+
+    stats->done_stop += finish == BT_FINISH_STOP;
+    stats->done_length += finish == BT_FINISH_LENGTH;
+    stats->cancelled += finish == BT_FINISH_CANCELLED;
+    stats->failed += finish == BT_FINISH_ERROR;
+    stats->deadlines_missed += finish == BT_FINISH_ERROR && err == BT_ERR_TIMEOUT;
+    stats->prompt_tokens += request->prompt_count;
+    stats->cached_tokens += request->cached_tokens;
+    if (finish != BT_FINISH_STOP && finish != BT_FINISH_LENGTH)
+        return;
+    // A running mean over some eight ends is all that Retry-After needs; pauses say nothing about the rate.
+    if (router->last_end != 0 && now - router->last_end < 10 * BT_SECOND)
+        router->between_ends += (now - router->last_end - router->between_ends) / 8;
+    router->last_end = now;
+}
+
+static void
+fill_phases(const bt_request *request, bt_router_action *action)
+{
+    bt_phases phases = request->phases;
+    bt_time known, rest;
+
+    if (request->first_token == 0)
+        return;
+    action->finished.ttft = request->first_token - request->arrived;
+    phases.route = request->placed - request->arrived;
+    known = phases.route + phases.queue_prefill + phases.prefill + phases.transfer_wait + phases.transfer +
+            phases.queue_decode + phases.first_token;
+    rest = action->finished.ttft > known ? action->finished.ttft - known : 0;
+    // Messages under way. Between two nodes that is waiting for the transfer, else it is ours.
+    if (phases.transfer > 0)
+        phases.transfer_wait += rest;
+    else
+        phases.route += rest;
+    action->finished.phases = phases;
+}
+
+void
+bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish finish, bt_err err,
+                 bt_router_actions *out)
+{
+    bt_router_action *action = bt_router_act(out, BT_ROUTER_FINISHED);
+    bt_request_state to = finish == BT_FINISH_ERROR       ? BT_REQUEST_FAILED
+                          : finish == BT_FINISH_CANCELLED ? BT_REQUEST_CANCELLED
+                                                          : BT_REQUEST_DONE;
+
+    action->request = bt_requests_id(&router->requests, request);
+    action->tag = request->tag;
+    action->finished.finish = finish;
+    action->finished.err = err;
+    action->finished.usage = (bt_usage){request->prompt_count, request->answer_count, request->cached_tokens};
+    action->finished.moves = request->moves;
+    action->finished.total = now - request->arrived;
+    fill_phases(request, action);
+    count_end(router, now, request, finish, err);
+    if (request->state == BT_REQUEST_QUEUED) {
+        bt_requests_dequeue(&router->requests, request, to);
+    } else {
+        leave(router, request);
+        bt_request_move(request, to);
+    }
+    bt_requests_release(&router->requests, request);
+}
+
+void
+bt_router_leave_node(bt_router *router, uint32_t node)
+{
+    for (uint32_t i = 0; i < router->requests.capacity; i++) {
+        bt_request *request = &router->requests.slots[i];
+
+        if (!bt_request_at_node(request) || request->node != node)
+            continue;
+        bt_router_requeue(router, request);
+        request->moves++;
+        router->stats.moves++;
+    }
+}
+
+static void
+reject(bt_router *router, const bt_router_arrival *arrival, const bt_admission *admission, bt_router_actions *out)
+{
+    bt_router_action *action = bt_router_act(out, BT_ROUTER_REJECTED);
+
+    action->tag = arrival->tag;
+    action->rejected.err = admission->err;
+    action->rejected.tokens = admission->tokens;
+    action->rejected.tokens_max = admission->tokens_max;
+    action->rejected.retry_after = bt_admit_retry_after(&router->requests, router->between_ends);
+    router->stats.rejected_invalid += admission->err == BT_ERR_INVALID;
+    router->stats.rejected_too_long += admission->err == BT_ERR_TOO_LONG;
+    router->stats.rejected_busy += admission->err == BT_ERR_BUSY;
+    router->stats.rejected_no_node += admission->err == BT_ERR_PEER || admission->err == BT_ERR_CLOSED;
+}
+
+static void
+copy_arrival(bt_request *request, bt_time now, const bt_router_arrival *arrival, uint32_t max_tokens)
+{
+    memcpy(request->ids, arrival->ids, arrival->count * sizeof *request->ids);
+    if (arrival->end_count > 0)
+        memcpy(request->end_ids, arrival->end_ids, arrival->end_count * sizeof *request->end_ids);
+    request->prompt_count = arrival->count;
+    request->end_count = arrival->end_count;
+    request->sampling = *arrival->sampling;
+    request->max_tokens = max_tokens;
+    request->prompt_logprobs = arrival->prompt_logprobs;
+    request->tag = arrival->tag;
+    request->session = arrival->session;
+    request->priority = arrival->priority;
+    request->deadline = arrival->deadline;
+    request->arrived = now;
+}
+
+static void
+arrive(bt_router *router, bt_time now, const bt_router_arrival *arrival, bt_router_actions *out)
+{
+    bt_admission admission = bt_admit(&router->limits, &router->registry, &router->requests, arrival);
+    bt_router_action *action;
+    bt_request *request;
+
+    router->stats.arrived++;
+    if (router->draining && admission.err != BT_ERR_INVALID && admission.err != BT_ERR_TOO_LONG)
+        admission.err = BT_ERR_CLOSED;
+    if (admission.err != BT_OK) {
+        reject(router, arrival, &admission, out);
+        return;
+    }
+    request = bt_requests_take(&router->requests);
+    copy_arrival(request, now, arrival, admission.max_tokens);
+    bt_requests_enqueue(&router->requests, request);
+    if (request->deadline < router->next_expiry)
+        router->next_expiry = request->deadline;
+    router->stats.accepted++;
+    action = bt_router_act(out, BT_ROUTER_ACCEPTED);
+    action->request = bt_requests_id(&router->requests, request);
+    action->tag = request->tag;
+}
+
+static void
+cancel(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out)
+{
+    bt_request *request = bt_requests_find(&router->requests, event->request);
+
+    if (request == NULL)
+        return;
+    bt_router_abort(router, request, out);
+    bt_router_finish(router, now, request, event->reason == BT_FINISH_STOP ? BT_FINISH_STOP : BT_FINISH_CANCELLED,
+                     BT_OK, out);
+}
+
+static void
+reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_router_actions *out)
+{
+    bt_message *message = bt_router_say(out, node, BT_MESSAGE_RESERVE);
+    bt_job *job = &message->reserve;
+
+    bt_requests_dequeue(&router->requests, request, BT_REQUEST_RESERVING);
+    bt_registry_count(&router->registry, node, request);
+    router->registry.nodes[node].reserving++;
+    if (request->placed == 0)
+        request->placed = now;
+    out->action[out->count - 1].request = bt_requests_id(&router->requests, request);
+    request->attempt++;
+    *job = (bt_job){.request = bt_requests_attempt(&router->requests, request),
+                    .ids = request->ids,
+                    .prompt_count = request->prompt_count,
+                    .answer_count = request->answer_count,
+                    .max_tokens = request->max_tokens,
+                    .sampling = &request->sampling,
+                    .prompt_logprobs = request->prompt_logprobs,
+                    .end_count = request->end_count,
+                    .time_left = BT_TIME_NEVER};
+    memcpy(job->end_ids, request->end_ids, sizeof job->end_ids);
+    if (request->deadline != BT_TIME_NEVER)
+        job->time_left = request->deadline > now ? request->deadline - now : 0;
+}
+
+// Gives requests to nodes in order, until the first one finds no room: nobody overtakes it for being smaller.
+static void
+place_queued(bt_router *router, bt_time now, bt_router_actions *out)
+{
+    bt_request *request;
+
+    while ((request = bt_requests_first(&router->requests)) != NULL) {
+        uint32_t node = bt_place_decode(&router->registry, request, router->limits.seed, now);
+
+        if (node == BT_REQUEST_NONE)
+            return;
+        if (!bt_router_room(out)) {
+            router->unfinished = true;
+            return;
+        }
+        reserve(router, now, node, request, out);
+    }
+}
+
+static void
+expire_requests(bt_router *router, bt_time now, bt_router_actions *out)
+{
+    if (router->next_expiry > now)
+        return;
+    router->next_expiry = BT_TIME_NEVER;
+    for (uint32_t i = 0; i < router->requests.capacity; i++) {
+        bt_request *request = &router->requests.slots[i];
+
+        if (request->state == BT_REQUEST_FREE)
+            continue;
+        if (request->deadline <= now && bt_router_room(out)) {
+            bt_router_abort(router, request, out);
+            bt_router_finish(router, now, request, BT_FINISH_ERROR, BT_ERR_TIMEOUT, out);
+        } else if (request->deadline < router->next_expiry) {
+            router->next_expiry = request->deadline;
+        }
+    }
+}
+
+// Time that this program slept through (a stopped process, a suspended machine) does not count against its nodes.
+static void
+forgive_own_stall(bt_router *router, bt_time now)
+{
+    bt_time gap = now - router->last_step;
+
+    if (router->last_step != 0 && gap > 2 * router->limits.heartbeat) {
+        for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++)
+            router->registry.nodes[i].heard += gap;
+    }
+    router->last_step = now;
+}
+
+static void
+greet(const bt_router *router, uint32_t node, bt_router_actions *out)
+{
+    bt_hello *hello = &bt_router_say(out, node, BT_MESSAGE_HELLO)->hello;
+
+    *hello = (bt_hello){.name = "router", .role = BT_NODE_ROUTER, .epoch = router->limits.epoch};
+}
+
+static void
+watch_nodes(bt_router *router, bt_time now, bt_router_actions *out)
+{
+    if (router->next_heartbeat > now)
+        return;
+    router->next_heartbeat = now + router->limits.heartbeat;
+    router->heartbeats++;
+    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
+        bt_node *node = &router->registry.nodes[i];
+
+        if (node->state == BT_NODE_READY && now - node->heard > router->limits.node_silence) {
+            bt_router_leave_node(router, i);
+            bt_registry_lost(&router->registry, i);
+            bt_registry_met(&router->registry, i, now);
+        }
+        if (!bt_router_room(out))
+            return;
+        if (node->state == BT_NODE_MET)
+            greet(router, i, out);
+        else if (node->state == BT_NODE_READY)
+            bt_router_say(out, i, BT_MESSAGE_HEARTBEAT)->heartbeat.number = router->heartbeats;
+    }
+}
+
+static void
+node_up(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out)
+{
+    if (router->registry.nodes[node].state != BT_NODE_DOWN)
+        return;
+    bt_registry_met(&router->registry, node, now);
+    greet(router, node, out);
+}
+
+void
+bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out)
+{
+    bt_router_leave_node(router, node);
+    bt_registry_lost(&router->registry, node);
+    node_up(router, now, node, out);
+}
+
+static void
+node_down(bt_router *router, uint32_t node)
+{
+    if (router->registry.nodes[node].state == BT_NODE_DOWN)
+        return;
+    bt_router_leave_node(router, node);
+    bt_registry_lost(&router->registry, node);
+}
+
+static void
+node_busy(bt_router *router, bt_time now, const bt_router_event *event)
+{
+    bt_request *request = bt_requests_find(&router->requests, event->request);
+
+    router->registry.nodes[event->node].busy_until = now + 5 * BT_MILLISECOND;
+    if (request != NULL && request->state == BT_REQUEST_RESERVING && request->node == event->node)
+        bt_router_requeue(router, request);
+}
+
+void
+bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out)
+{
+    out->count = 0;
+    router->unfinished = false;
+    forgive_own_stall(router, now);
+    assert(event->node < BT_ROUTER_NODES_MAX);
+    switch (event->kind) {
+    case BT_ROUTER_ARRIVED:
+        arrive(router, now, &event->arrival, out);
+        break;
+    case BT_ROUTER_CANCEL:
+        cancel(router, now, event, out);
+        break;
+    case BT_ROUTER_NODE_UP:
+        node_up(router, now, event->node, out);
+        break;
+    case BT_ROUTER_NODE_DOWN:
+        node_down(router, event->node);
+        break;
+    case BT_ROUTER_NODE_BUSY:
+        node_busy(router, now, event);
+        break;
+    case BT_ROUTER_NODE_MESSAGE:
+        bt_router_hear(router, now, event->node, event->message, out);
+        break;
+    case BT_ROUTER_DRAIN:
+        router->draining = true;
+        break;
+    case BT_ROUTER_TICK:
+        break;
+    }
+    expire_requests(router, now, out);
+    watch_nodes(router, now, out);
+    place_queued(router, now, out);
+}
+
+bt_time
+bt_router_next_deadline(const bt_router *router)
+{
+    bt_time next = router->next_heartbeat < router->next_expiry ? router->next_heartbeat : router->next_expiry;
+
+    if (router->unfinished)
+        return 0;
+    for (uint32_t i = 0; router->requests.queued > 0 && i < BT_ROUTER_NODES_MAX; i++) {
+        bt_time until = router->registry.nodes[i].busy_until;
+
+        if (until > router->last_step && until < next)
+            next = until;
+    }
+    return next;
+}
+
+bool
+bt_router_ready(const bt_router *router)
+{
+    return !router->draining && bt_registry_open(&router->registry);
+}
+
+void
+bt_router_get_stats(const bt_router *router, bt_router_stats *out)
+{
+    int64_t counted = 0, at_nodes = 0;
+
+    *out = router->stats;
+    out->nodes_up = router->registry.up;
+    out->queued = router->requests.queued;
+    out->running = router->requests.used - router->requests.queued;
+    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++)
+        counted += (int64_t)router->registry.nodes[i].blocks;
+    for (uint32_t i = 0; i < router->requests.capacity; i++)
+        at_nodes += router->requests.slots[i].node_blocks;
+    out->leak = counted - at_nodes;
+}

@@ -1,0 +1,51 @@
+// What the files of the router's core share: core.c (events of the edge, time) and answer.c (what nodes say). Nobody else includes this.
+#pragma once
+
+#include "router/core.h"
+#include "router/registry.h"
+
+struct bt_router {
+    bt_router_limits limits;
+    bt_requests requests;
+    bt_registry registry;
+    bt_router_stats stats;
+    bool draining;
+    bt_time last_step;
+    bt_time next_heartbeat;
+    bt_time next_expiry; // no deadline of a request is earlier; it may have ended meanwhile
+    bt_time last_end;    // of a request that ran to its end
+    bt_time between_ends;
+    uint64_t heartbeats;
+    bool unfinished; // the actions were full; a TICK goes on
+};
+
+// Room for one request's worst: an ABORT and a FINISHED.
+#define BT_ROUTER_ACTIONS_SPARE 2
+
+static inline bool
+bt_router_room(const bt_router_actions *out)
+{
+    return out->count + BT_ROUTER_ACTIONS_SPARE <= BT_ROUTER_ACTIONS_MAX;
+}
+
+bt_router_action *bt_router_act(bt_router_actions *out, bt_router_action_kind kind);
+bt_message *bt_router_say(bt_router_actions *out, uint32_t node, bt_message_kind kind);
+
+// Tells the node, if one has it, that the request is over for us.
+void bt_router_abort(bt_router *router, bt_request *request, bt_router_actions *out);
+
+// The request leaves its node, if it has one, and goes back into the queue with the answer it has.
+void bt_router_requeue(bt_router *router, bt_request *request);
+
+// The request is over: FINISHED goes out, the slot is free.
+void bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish finish, bt_err err,
+                      bt_router_actions *out);
+
+// All requests of the node go back into the queue.
+void bt_router_leave_node(bt_router *router, uint32_t node);
+
+// Leaves a node that has a link and can no longer be believed, and greets it anew: a HELLO voids what it has of ours.
+void bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out);
+
+// answer.c
+void bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *message, bt_router_actions *out);

@@ -1,0 +1,91 @@
+#include "router/registry.h"
+
+#include <assert.h>
+
+void
+bt_registry_met(bt_registry *registry, uint32_t node, bt_time now)
+{
+    assert(registry->nodes[node].state == BT_NODE_DOWN);
+    registry->nodes[node] = (bt_node){.state = BT_NODE_MET, .heard = now};
+}
+
+void
+bt_registry_lost(bt_registry *registry, uint32_t node)
+{
+    assert(registry->nodes[node].requests == 0);
+    registry->up -= registry->nodes[node].state == BT_NODE_READY;
+    registry->nodes[node] = (bt_node){.state = BT_NODE_DOWN};
+}
+
+void
+bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, bt_time now)
+{
+    bt_node *self = &registry->nodes[node];
+
+    registry->up += self->state != BT_NODE_READY;
+    self->state = BT_NODE_READY;
+    self->hello = *hello;
+    self->load.blocks_free = hello->blocks;
+    self->heard = now;
+    self->busy_until = 0;
+    self->tokens_number = 0;
+}
+
+uint32_t
+bt_registry_worst_blocks(const bt_node *node, const bt_request *request)
+{
+    uint32_t tokens = request->prompt_count + request->max_tokens, block = node->hello.block_tokens;
+
+    return tokens / block + (tokens % block != 0);
+}
+
+void
+bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request)
+{
+    bt_node *self = &registry->nodes[node];
+
+    assert(request->node == BT_REQUEST_NONE && self->state == BT_NODE_READY);
+    request->node = node;
+    request->node_blocks = bt_registry_worst_blocks(self, request);
+    self->requests++;
+    self->blocks += request->node_blocks;
+}
+
+void
+bt_registry_uncount(bt_registry *registry, bt_request *request)
+{
+    bt_node *self = &registry->nodes[request->node];
+
+    assert(self->requests > 0 && self->blocks >= request->node_blocks);
+    self->requests--;
+    self->blocks -= request->node_blocks;
+    request->node = BT_REQUEST_NONE;
+    request->node_blocks = 0;
+}
+
+uint32_t
+bt_registry_longest(const bt_registry *registry)
+{
+    uint64_t longest = 0;
+
+    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
+        const bt_hello *hello = &registry->nodes[i].hello;
+        uint64_t tokens = (uint64_t)hello->blocks * hello->block_tokens;
+
+        if (registry->nodes[i].state != BT_NODE_READY)
+            continue;
+        tokens = tokens < hello->context ? tokens : hello->context;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return (uint32_t)longest;
+}
+
+bool
+bt_registry_open(const bt_registry *registry)
+{
+    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
+        if (registry->nodes[i].state == BT_NODE_READY && !registry->nodes[i].hello.draining)
+            return true;
+    }
+    return false;
+}

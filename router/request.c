@@ -1,0 +1,163 @@
+#include "router/request.h"
+#include "common/base/mem.h"
+
+#include <assert.h>
+
+#define MOVE(to) (1u << BT_REQUEST_##to)
+#define ENDS (MOVE(FAILED) | MOVE(CANCELLED))
+
+// The only legal moves. A stop string ends a request from any state that can have tokens (DONE); a text edge may also stop one that
+// was put back into the queue.
+static const unsigned moves[BT_REQUEST_STATES] = {
+    [BT_REQUEST_FREE] = MOVE(ARRIVED),
+    [BT_REQUEST_ARRIVED] = MOVE(QUEUED) | MOVE(FREE),
+    [BT_REQUEST_QUEUED] = MOVE(RESERVING) | MOVE(DONE) | ENDS,
+    [BT_REQUEST_RESERVING] = MOVE(PREFILLING) | MOVE(QUEUED) | MOVE(DONE) | ENDS,
+    [BT_REQUEST_PREFILLING] = MOVE(FETCHING) | MOVE(DECODING) | MOVE(QUEUED) | MOVE(DONE) | ENDS,
+    [BT_REQUEST_FETCHING] = MOVE(DECODING) | MOVE(QUEUED) | MOVE(DONE) | ENDS,
+    [BT_REQUEST_DECODING] = MOVE(QUEUED) | MOVE(DONE) | ENDS,
+    [BT_REQUEST_DONE] = MOVE(FREE),
+    [BT_REQUEST_FAILED] = MOVE(FREE),
+    [BT_REQUEST_CANCELLED] = MOVE(FREE),
+};
+
+bool
+bt_request_may_move(bt_request_state from, bt_request_state to)
+{
+    return from < BT_REQUEST_STATES && to < BT_REQUEST_STATES && (moves[from] >> to & 1) != 0;
+}
+
+void
+bt_request_move(bt_request *request, bt_request_state to)
+{
+    assert(bt_request_may_move(request->state, to));
+    request->state = to;
+}
+
+bt_err
+bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context)
+{
+    *requests = (bt_requests){.capacity = capacity, .context = context, .queue = BT_REQUEST_NONE};
+    requests->slots = bt_alloc_array(capacity, sizeof *requests->slots);
+    requests->ids = bt_alloc_array(capacity, (size_t)context * sizeof *requests->ids);
+    if (requests->slots == NULL || requests->ids == NULL) {
+        bt_requests_fini(requests);
+        return BT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < capacity; i++) {
+        requests->slots[i].ids = requests->ids + (size_t)i * context;
+        requests->slots[i].next = i + 1 < capacity ? i + 1 : BT_REQUEST_NONE;
+    }
+    return BT_OK;
+}
+
+void
+bt_requests_fini(bt_requests *requests)
+{
+    bt_free(requests->slots);
+    bt_free(requests->ids);
+    *requests = (bt_requests){0};
+}
+
+bt_request *
+bt_requests_take(bt_requests *requests)
+{
+    bt_request *request, kept;
+
+    if (requests->free == BT_REQUEST_NONE)
+        return NULL;
+    request = &requests->slots[requests->free];
+    kept = *request;
+    requests->free = kept.next;
+    requests->used++;
+    *request = (bt_request){.ids = kept.ids,
+                            .generation = kept.generation + 1,
+                            .node = BT_REQUEST_NONE,
+                            .next = BT_REQUEST_NONE,
+                            .previous = BT_REQUEST_NONE,
+                            .scored_next = 1};
+    bt_request_move(request, BT_REQUEST_ARRIVED);
+    return request;
+}
+
+void
+bt_requests_release(bt_requests *requests, bt_request *request)
+{
+    assert(request->node == BT_REQUEST_NONE);
+    bt_request_move(request, BT_REQUEST_FREE);
+    request->next = requests->free;
+    requests->free = (uint32_t)(request - requests->slots);
+    requests->used--;
+}
+
+bt_request *
+bt_requests_find(bt_requests *requests, bt_request_id id)
+{
+    bt_request *request;
+
+    if (id.slot >= requests->capacity)
+        return NULL;
+    request = &requests->slots[id.slot];
+    return request->state != BT_REQUEST_FREE && request->generation == id.generation ? request : NULL;
+}
+
+bt_request_id
+bt_requests_id(const bt_requests *requests, const bt_request *request)
+{
+    return (bt_request_id){(uint32_t)(request - requests->slots), request->generation, 0};
+}
+
+bt_request_id
+bt_requests_attempt(const bt_requests *requests, const bt_request *request)
+{
+    return (bt_request_id){(uint32_t)(request - requests->slots), request->generation, request->attempt};
+}
+
+void
+bt_requests_enqueue(bt_requests *requests, bt_request *request)
+{
+    uint32_t index = (uint32_t)(request - requests->slots);
+
+    bt_request_move(request, BT_REQUEST_QUEUED);
+    request->previous = BT_REQUEST_NONE;
+    request->next = requests->queue;
+    if (requests->queue != BT_REQUEST_NONE)
+        requests->slots[requests->queue].previous = index;
+    requests->queue = index;
+    requests->queued++;
+}
+
+void
+bt_requests_dequeue(bt_requests *requests, bt_request *request, bt_request_state to)
+{
+    assert(request->state == BT_REQUEST_QUEUED);
+    bt_request_move(request, to);
+    if (request->previous != BT_REQUEST_NONE)
+        requests->slots[request->previous].next = request->next;
+    else
+        requests->queue = request->next;
+    if (request->next != BT_REQUEST_NONE)
+        requests->slots[request->next].previous = request->previous;
+    requests->queued--;
+}
+
+static bt_time
+rank(const bt_request *request)
+{
+    return request->arrived + request->priority * (2 * BT_SECOND);
+}
+
+bt_request *
+bt_requests_first(bt_requests *requests)
+{
+    bt_request *first = NULL;
+
+    for (uint32_t i = requests->queue; i != BT_REQUEST_NONE; i = requests->slots[i].next) {
+        bt_request *request = &requests->slots[i];
+
+        // Equal arrivals go by tag, so that the order does not depend on which slots they got.
+        if (first == NULL || rank(request) < rank(first) || (rank(request) == rank(first) && request->tag < first->tag))
+            first = request;
+    }
+    return first;
+}

@@ -1,0 +1,90 @@
+// The router's requests: a fixed table of slots, the states a request goes through, and which moves between them are legal.
+//
+//     FREE → ARRIVED → QUEUED → RESERVING → PREFILLING → FETCHING → DECODING → DONE | FAILED | CANCELLED → FREE
+//                        ↑          │            │           │          │
+//                        └──────────┴────────────┴───────────┴──────────┘   refused for now, or the node was lost
+//
+// Private to the router's core. One thread.
+#pragma once
+
+#include "common/wire/message.h"
+
+typedef enum {
+    BT_REQUEST_FREE,
+    BT_REQUEST_ARRIVED,
+    BT_REQUEST_QUEUED,     // waits for a node
+    BT_REQUEST_RESERVING,  // asked a decode node for room
+    BT_REQUEST_PREFILLING, // its prompt is being read
+    BT_REQUEST_FETCHING,   // its KV blocks are on their way between nodes
+    BT_REQUEST_DECODING,   // its answer is being written
+    BT_REQUEST_DONE,
+    BT_REQUEST_FAILED,
+    BT_REQUEST_CANCELLED,
+    BT_REQUEST_STATES
+} bt_request_state;
+
+#define BT_REQUEST_NONE UINT32_MAX
+
+typedef struct {
+    bt_request_state state;
+    uint32_t generation;
+    uint64_t tag, session;
+    uint8_t priority;
+    bt_time arrived, deadline;
+    bt_time placed;      // first RESERVE; 0 = not yet
+    bt_time first_token; // 0 = none yet
+
+    int32_t *ids; // [context] prompt, then the answer as far as it was given out
+    uint32_t prompt_count, answer_count, max_tokens;
+    bool prompt_logprobs;
+    uint32_t scored_next; // position of the next prompt score, from 1
+    bt_sampling sampling;
+    uint32_t end_count;
+    int32_t end_ids[BT_END_IDS_MAX];
+
+    uint32_t attempt;     // RESERVEs sent so far
+    uint32_t node;        // where it is, BT_REQUEST_NONE while queued
+    uint32_t node_blocks; // counted there for it
+    uint32_t cached_tokens, moves;
+    bt_phases phases;
+
+    uint32_t next, previous; // in the queue or the list of free slots
+} bt_request;
+
+bool bt_request_may_move(bt_request_state from, bt_request_state to);
+// Asserts that the move is legal.
+void bt_request_move(bt_request *request, bt_request_state to);
+
+static inline bool
+bt_request_at_node(const bt_request *request)
+{
+    return request->state >= BT_REQUEST_RESERVING && request->state <= BT_REQUEST_DECODING;
+}
+
+typedef struct {
+    bt_request *slots; // [capacity]
+    int32_t *ids;      // [capacity, context]
+    uint32_t capacity, context;
+    uint32_t used;   // slots that are not FREE
+    uint32_t free;   // first of the list of free slots
+    uint32_t queue;  // first of the queued, in no order
+    uint32_t queued; // how many
+} bt_requests;
+
+bt_err bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context);
+void bt_requests_fini(bt_requests *requests); // accepts a zeroed one
+
+// A slot in state ARRIVED with a generation of its own; NULL when all are taken.
+bt_request *bt_requests_take(bt_requests *requests);
+void bt_requests_release(bt_requests *requests, bt_request *request); // from DONE, FAILED, CANCELLED or ARRIVED
+// NULL when it is over: the slot is free or has another tenant.
+bt_request *bt_requests_find(bt_requests *requests, bt_request_id id);
+// The router's own handle, and the one that nodes are given.
+bt_request_id bt_requests_id(const bt_requests *requests, const bt_request *request);
+bt_request_id bt_requests_attempt(const bt_requests *requests, const bt_request *request);
+
+// Into QUEUED and out of it again.
+void bt_requests_enqueue(bt_requests *requests, bt_request *request);
+void bt_requests_dequeue(bt_requests *requests, bt_request *request, bt_request_state to);
+// Who goes next: earliest arrival, each step of priority counting like two seconds. NULL when the queue is empty.
+bt_request *bt_requests_first(bt_requests *requests);

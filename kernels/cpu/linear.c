@@ -96,7 +96,7 @@ path_of(bt_cpu_isa isa)
     case BT_CPU_REF:
         return NULL;
     case BT_CPU_AVX2:
-        return NULL;
+        return &bt_linear_avx2;
     default:
         return &bt_linear_avx512;
     }

@@ -243,7 +243,7 @@ static void
 run_panel(const plan *p, uint32_t index, const bt_tile *tiles, const thread_scratch *s)
 {
     uint32_t part = 0, largest = (p->args->tokens + p->tile_count - 1) / p->tile_count;
-    bool unpack = largest > p->path->direct_tokens || p->tile_count > 1;
+    bool unpack = p->path->unpack != NULL && (largest > p->path->direct_tokens || p->tile_count > 1);
     bt_finish_args finish = {.args = p->args, .r = s->r};
     panel_dot dot, up;
 

@@ -70,6 +70,7 @@ typedef struct {
                      int32_t *unit_sums);
     void (*norm)(const bt_linear_args *args, uint32_t token, float *row); // for float formats: [cols padded]
     bt_dot_fn *(*dot)(unsigned bits, bool asymmetric, uint32_t tokens);
+    // NULL: always straight from the planes.
     void (*unpack)(const uint8_t *codes, bt_format format, uint32_t units,
                    uint8_t *out); // symmetric codes with zero at 128
     void (*float_dot)(const bt_float_dot_args *args);

@@ -10,6 +10,7 @@
 // and 2 float operations a token that share their ports, so at most 80 % of the vpdpbusd peak.
 #include "kernels/cpu/x86/linear_x86.h"
 
+#include "kernels/cpu/tree.h"
 #include "kernels/cpu/x86/math_avx512.h"
 
 #include <assert.h>
@@ -112,37 +113,6 @@ word_float(const uint32_t *word)
     return bt_float_of_bits(*word);
 }
 
-// The balanced tree over segments (kernels/cpu/ref/linear.c), for vectors of 16 rows.
-typedef struct {
-    __m512 sums[BT_TREE_DEPTH][2 * BT_TILE_TOKENS];
-    uint32_t depth, count;
-} tree;
-
-// Takes the segment at sums[depth] in: equal sums are added at once.
-static void
-tree_carry(tree *t, uint32_t width)
-{
-    t->depth++;
-    t->count++;
-    for (uint32_t n = t->count; n % 2 == 0; n /= 2) {
-        t->depth--;
-        for (uint32_t i = 0; i < width; i++) {
-            t->sums[t->depth - 1][i] = _mm512_add_ps(t->sums[t->depth - 1][i], t->sums[t->depth][i]);
-        }
-    }
-}
-
-// What is left, from the right, into sums[0].
-static void
-tree_finish(tree *t, uint32_t width)
-{
-    for (; t->depth > 1; t->depth--) {
-        for (uint32_t i = 0; i < width; i++) {
-            t->sums[t->depth - 2][i] = _mm512_add_ps(t->sums[t->depth - 2][i], t->sums[t->depth - 1][i]);
-        }
-    }
-}
-
 // Units `first` … `end` of one block into sum[t]. With one or two tokens the vectors of a unit have accumulators of their own, lest each multiply
 // wait for the one before.
 INLINE void
@@ -211,7 +181,7 @@ scale_block(const bt_dot_args *args, bool asymmetric, uint32_t tokens, const __m
 
 // `units` units from where `at` points, into out [tokens] and, asymmetric, [tokens] more. Moves `at` on.
 INLINE void
-dot_segment(bt_dot_args *at, uint32_t units, unsigned bits, bool asymmetric, uint32_t tokens, __m512 *out)
+dot_segment(bt_dot_args *at, uint32_t units, unsigned bits, bool asymmetric, uint32_t tokens, float *out)
 {
     __m512 acc[BT_TILE_TOKENS], acc_min[BT_TILE_TOKENS];
 
@@ -236,9 +206,9 @@ dot_segment(bt_dot_args *at, uint32_t units, unsigned bits, bool asymmetric, uin
     }
 #pragma GCC unroll 12
     for (uint32_t t = 0; t < tokens; t++) {
-        out[t] = acc[t];
+        _mm512_store_ps(out + 16 * t, acc[t]);
         if (asymmetric) {
-            out[tokens + t] = acc_min[t];
+            _mm512_store_ps(out + 16 * (tokens + t), acc_min[t]);
         }
     }
 }
@@ -247,22 +217,20 @@ INLINE void
 dot_panel(const bt_dot_args *args, unsigned bits, bool asymmetric, uint32_t tokens, float *r)
 {
     bt_dot_args at = *args;
-    uint32_t width = asymmetric ? 2 * tokens : tokens;
-    tree t;
+    uint32_t floats = BT_PANEL_ROWS * (asymmetric ? 2 * tokens : tokens);
+    bt_tree tree;
 
-    t.depth = t.count = 0; // the sums need no zeros
+    bt_tree_init(&tree);
     for (uint32_t left = args->units; left > 0;) {
         uint32_t segment = left < args->segment_units ? left : args->segment_units;
 
-        dot_segment(&at, segment, bits, asymmetric, tokens, t.sums[t.depth]);
-        tree_carry(&t, width);
+        dot_segment(&at, segment, bits, asymmetric, tokens, tree.sums[tree.depth]);
+        bt_tree_carry(&tree, floats);
         left -= segment;
     }
-    tree_finish(&t, width);
-    for (uint32_t i = 0; i < tokens; i++) {
-        __m512 value = t.sums[0][i];
-
-        _mm512_storeu_ps(r + 16 * i, asymmetric ? _mm512_add_ps(value, t.sums[0][tokens + i]) : value);
+    bt_tree_finish(&tree, floats);
+    for (uint32_t i = 0; i < BT_PANEL_ROWS * tokens; i++) {
+        r[i] = asymmetric ? tree.sums[0][i] + tree.sums[0][BT_PANEL_ROWS * tokens + i] : tree.sums[0][i];
     }
 }
 

@@ -66,3 +66,28 @@ bt_err bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t it
 // The f32 logits of the last step, [rows, vocab]: one row an item that wanted LAST, count rows an item that wanted ALL, in
 // batch order. Valid until the next step.
 const float *bt_engine_logits(const bt_engine *engine, uint32_t *rows);
+
+// Where the time of steps goes, by operation, in nanoseconds.
+typedef enum {
+    BT_ENGINE_EMBED,
+    BT_ENGINE_ROPE,
+    BT_ENGINE_QKV,
+    BT_ENGINE_ATTENTION,
+    BT_ENGINE_O,
+    BT_ENGINE_GATE_UP,
+    BT_ENGINE_DOWN,
+    BT_ENGINE_NORM,
+    BT_ENGINE_HEAD,
+    BT_ENGINE_SAMPLE,
+    BT_ENGINE_OP_COUNT
+} bt_engine_op;
+
+typedef struct {
+    int64_t op[BT_ENGINE_OP_COUNT];
+    int64_t steps, total; // total: whole steps, what lies between operations too
+} bt_engine_times;
+
+const char *bt_engine_op_name(bt_engine_op op);
+
+// From now on steps add to `times` (the caller's, zeroed by the caller); NULL stops it. Costs two clock readings an operation.
+void bt_engine_measure(bt_engine *engine, bt_engine_times *times);

@@ -1,0 +1,283 @@
+#include "common/engine/engine.h"
+
+#include "common/base/mem.h"
+#include "common/engine/state.h"
+
+#include <string.h>
+
+static bt_err
+check_options(bt_engine *engine, bt_why *why)
+{
+    bt_engine_options *o = &engine->options;
+
+    if (o->max_sequences == 0 || o->chunk_tokens < o->max_sequences) {
+        return bt_fail(why, BT_ERR_INVALID,
+                       "engine: max_sequences %u must be at least 1 and chunk_tokens %u at least as many",
+                       o->max_sequences, o->chunk_tokens);
+    }
+    o->kv_block_tokens = o->kv_block_tokens != 0 ? o->kv_block_tokens : 32;
+    o->logit_rows_max = o->logit_rows_max != 0 ? o->logit_rows_max : o->max_sequences;
+    return BT_OK;
+}
+
+static void
+find_ends(bt_engine *engine)
+{
+    const bt_model *model = engine->model;
+    uint32_t vocab = model->tokenizer != NULL ? bt_tokenizer_vocab_size(model->tokenizer) : 0;
+
+    if (model->config.eos >= 0 && (uint32_t)model->config.eos < model->config.vocab) {
+        engine->ends[engine->end_count++] = model->config.eos;
+    }
+    for (uint32_t id = 0; id < vocab && id < model->config.vocab && engine->end_count < BT_ENDS_MAX; id++) {
+        if (bt_tokenizer_is_end(model->tokenizer, (int32_t)id) && (int32_t)id != model->config.eos) {
+            engine->ends[engine->end_count++] = (int32_t)id;
+        }
+    }
+}
+
+static bt_err
+settle_context(bt_engine *engine, bt_why *why)
+{
+    bt_engine_options *o = &engine->options;
+    uint32_t most = engine->model->config.context;
+
+    if (o->context > most) {
+        return bt_fail(why, BT_ERR_INVALID, "engine: context %u is over the model's %u", o->context, most);
+    }
+    o->context = o->context != 0 ? o->context : most;
+    return BT_OK;
+}
+
+static uint32_t
+larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static bt_device_limits
+limits_of(const bt_engine *engine)
+{
+    const bt_model_config *c = &engine->model->config;
+    uint32_t attended = c->heads * c->head_dim, qkv = attended + 2 * c->kv_heads * c->head_dim;
+
+    return (bt_device_limits){
+        .tokens = larger(engine->options.chunk_tokens, engine->options.logit_rows_max),
+        .cols = larger(larger(c->hidden, c->ffn), attended),
+        .rows = larger(larger(c->vocab, qkv), larger(2 * c->ffn, c->hidden)),
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .context = engine->options.context,
+        .block_tokens = engine->options.kv_block_tokens,
+    };
+}
+
+static bt_err
+plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available, bt_why *why)
+{
+    const bt_engine_options *o = &engine->options;
+    const bt_model_config *config = &engine->model->config;
+    uint64_t blocks = ((uint64_t)o->context + o->kv_block_tokens - 1) / o->kv_block_tokens;
+    uint64_t wanted = blocks * o->max_sequences;
+
+    bt_scratch_plan(&engine->scratch, config, limits);
+    engine->plan = (bt_plan){
+        .weights = engine->model->weight_bytes,
+        .logits = (size_t)limits->rows * engine->scratch.logit_stride * sizeof(float),
+        .block_bytes = engine->layout.block_bytes,
+        .blocks_wanted = wanted < 1u << 30 ? (uint32_t)wanted : 1u << 30,
+        .blocks_fixed = o->kv_blocks,
+        .blocks_least = (uint32_t)blocks, // one sequence at full length
+        .memory_max = o->memory_max,
+        .available = available,
+    };
+    engine->plan.scratch = bt_device_scratch_bytes(engine->device) + engine->scratch.bytes - engine->plan.logits;
+    return bt_plan_make(&engine->plan, why);
+}
+
+static bt_err
+allocate(bt_engine *engine, size_t available, bt_why *why)
+{
+    const bt_model_config *config = &engine->model->config;
+    const bt_engine_options *o = &engine->options;
+    bt_scratch_limits limits = {o->chunk_tokens, o->logit_rows_max, o->max_sequences,
+                                bt_device_threads(engine->device)};
+    bt_device_limits reserve = limits_of(engine);
+    bt_err err;
+
+    if ((err = bt_kv_layout_init(&engine->layout, o->kv_format, config->layers, config->kv_heads, config->head_dim,
+                                 o->kv_block_tokens, config->head_dim, why)) != BT_OK ||
+        (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK ||
+        (err = plan_memory(engine, &limits, available, why)) != BT_OK) {
+        return err;
+    }
+    engine->kv = bt_alloc_pages(engine->plan.kv);
+    if (engine->kv == NULL || bt_scratch_open(&engine->scratch, config, &limits) != BT_OK) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.total);
+    }
+    return BT_OK;
+}
+
+static void
+wire_forward(bt_engine *engine)
+{
+    bt_forward *f = &engine->forward;
+
+    *f = (bt_forward){
+        .model = engine->model,
+        .device = engine->device,
+        .ops = bt_device_ops(engine->device),
+        .layout = &engine->layout,
+        .kv = engine->kv,
+        .scratch = &engine->scratch,
+    };
+    for (uint32_t i = 0; i < engine->model->config.layers; i++) {
+        if (engine->model->config.layer[i].rope != BT_ROPE_NONE) {
+            f->ropes[engine->model->config.layer[i].rope] = true;
+        }
+    }
+}
+
+static void
+touch(void *arg, uint32_t thread, uint32_t threads)
+{
+    bt_scratch *s = arg;
+    size_t share = s->bytes / threads, begin = thread * share;
+
+    memset(s->pages + begin, 0, thread + 1 == threads ? s->bytes - begin : share);
+}
+
+// Touches the scratch and runs one token, so that pages, threads and weights are warm before the first request. What it
+// leaves in block 0 no table names.
+static bt_err
+warm_up(bt_engine *engine, bt_why *why)
+{
+    const int32_t id = 0;
+    const uint32_t block = 0;
+    bt_token_result drawn;
+    bt_batch_item item = {.ids = &id, .count = 1, .blocks = &block, .want = BT_LOGITS_LAST, .next_id = -1};
+    bt_err err;
+
+    bt_device_parallel(engine->device, touch, &engine->scratch);
+    err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
+    return err == BT_OK ? BT_OK : bt_fail(why, err, "engine: a first step failed (%s)", bt_err_name(err));
+}
+
+static bt_err
+open_parts(bt_engine *engine, bt_why *why)
+{
+    size_t available = bt_plan_available();
+    bt_err err;
+
+    if ((err = check_options(engine, why)) != BT_OK ||
+        (err = bt_device_open(&engine->device, &engine->options.device, why)) != BT_OK ||
+        (err = bt_model_open(&engine->model, &engine->options.model, engine->device, why)) != BT_OK ||
+        (err = bt_forward_check(engine->model, why)) != BT_OK || (err = settle_context(engine, why)) != BT_OK ||
+        (err = allocate(engine, available, why)) != BT_OK) {
+        return err;
+    }
+    find_ends(engine);
+    wire_forward(engine);
+    bt_plan_log(&engine->plan);
+    return warm_up(engine, why);
+}
+
+bt_err
+bt_engine_open(bt_engine **out, const bt_engine_options *options, bt_why *why)
+{
+    bt_engine *engine = bt_alloc(sizeof *engine);
+    bt_err err;
+
+    if (engine == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "engine: out of memory");
+    }
+    engine->options = *options;
+    if ((err = open_parts(engine, why)) != BT_OK) {
+        bt_engine_close(engine);
+        return err;
+    }
+    *out = engine;
+    return BT_OK;
+}
+
+void
+bt_engine_close(bt_engine *engine)
+{
+    if (engine == NULL) {
+        return;
+    }
+    bt_scratch_close(&engine->scratch);
+    bt_free_pages(engine->kv, engine->plan.kv);
+    bt_model_close(engine->model);
+    bt_device_close(engine->device);
+    bt_free(engine);
+}
+
+const bt_model *
+bt_engine_model(const bt_engine *engine)
+{
+    return engine->model;
+}
+
+const bt_kv_layout *
+bt_engine_kv_layout(const bt_engine *engine)
+{
+    return &engine->layout;
+}
+
+uint32_t
+bt_engine_kv_blocks(const bt_engine *engine)
+{
+    return engine->plan.blocks;
+}
+
+uint8_t *
+bt_engine_kv_pool(const bt_engine *engine)
+{
+    return engine->kv;
+}
+
+uint32_t
+bt_engine_context(const bt_engine *engine)
+{
+    return engine->options.context;
+}
+
+bt_device *
+bt_engine_device(const bt_engine *engine)
+{
+    return engine->device;
+}
+
+size_t
+bt_engine_planned_bytes(const bt_engine *engine)
+{
+    return engine->plan.total;
+}
+
+bt_forward *
+bt_engine_forward(bt_engine *engine)
+{
+    return &engine->forward;
+}
+
+const char *
+bt_engine_op_name(bt_engine_op op)
+{
+    static const char *const names[BT_ENGINE_OP_COUNT] = {
+        [BT_ENGINE_EMBED] = "embed",         [BT_ENGINE_ROPE] = "rope", [BT_ENGINE_QKV] = "qkv",
+        [BT_ENGINE_ATTENTION] = "attention", [BT_ENGINE_O] = "o",       [BT_ENGINE_GATE_UP] = "gate_up",
+        [BT_ENGINE_DOWN] = "down",           [BT_ENGINE_NORM] = "norm", [BT_ENGINE_HEAD] = "head",
+        [BT_ENGINE_SAMPLE] = "sample",
+    };
+
+    return names[op];
+}
+
+void
+bt_engine_measure(bt_engine *engine, bt_engine_times *times)
+{
+    engine->times = times;
+    engine->forward.times = times;
+}

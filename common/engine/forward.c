@@ -1,0 +1,312 @@
+#include "common/engine/forward.h"
+
+#include <string.h>
+
+// Activations can be shared by matrices that read them alike: floats, or INT8 with the same block.
+static bool
+share_activations(const bt_weight *a, const bt_weight *b)
+{
+    if (a->format.kind != BT_WEIGHT_INT || b->format.kind != BT_WEIGHT_INT) {
+        return a->format.kind != BT_WEIGHT_INT && b->format.kind != BT_WEIGHT_INT;
+    }
+    return a->format.act_block == b->format.act_block;
+}
+
+bt_err
+bt_forward_check(const bt_model *model, bt_why *why)
+{
+    for (uint32_t i = 0; i < model->config.layers; i++) {
+        if (!share_activations(&model->layers[i].gate, &model->layers[i].up)) {
+            return bt_fail(why, BT_ERR_UNSUPPORTED,
+                           "layer %u: ffn_gate and ffn_up are in formats that cannot run as one", i);
+        }
+    }
+    return BT_OK;
+}
+
+static bt_time
+clock_of(const bt_forward *f)
+{
+    return f->times != NULL ? bt_time_now() : 0;
+}
+
+static void
+count_time(const bt_forward *f, bt_engine_op op, bt_time since)
+{
+    if (f->times != NULL) {
+        f->times->op[op] += bt_time_now() - since;
+    }
+}
+
+static bt_err
+timed_linear(const bt_forward *f, bt_engine_op op, const bt_linear_args *args)
+{
+    bt_time since = clock_of(f);
+    bt_err err = f->ops->linear(f->device, args);
+
+    count_time(f, op, since);
+    return err;
+}
+
+static bt_err
+embed(const bt_forward *f, const bt_flat_batch *b)
+{
+    bt_scratch *s = f->scratch;
+    bt_embed_args args = {
+        .table = &f->model->embed,
+        .ids = s->ids,
+        .tokens = b->tokens,
+        .out = s->x,
+        .out_stride = s->hidden_stride,
+        .scale = f->model->config.embed_scale,
+    };
+    bt_time since = clock_of(f);
+    bt_err err = f->ops->embed(f->device, &args);
+
+    count_time(f, BT_ENGINE_EMBED, since);
+    return err;
+}
+
+// Cosines and sines of this step's positions, once for all layers.
+static bt_err
+turn(const bt_forward *f, const bt_flat_batch *b)
+{
+    const bt_model_config *config = &f->model->config;
+    bt_time since = clock_of(f);
+    bt_err err = BT_OK;
+
+    for (int i = 0; i < 2 && err == BT_OK; i++) {
+        bt_rope_args args = {
+            .positions = f->scratch->positions,
+            .tokens = b->tokens,
+            .inv_freq = config->ropes[i].inv_freq,
+            .pairs = config->rope_dims / 2,
+            .factor = config->ropes[i].factor,
+            .cos = f->scratch->cos[i],
+            .sin = f->scratch->sin[i],
+        };
+
+        err = f->ropes[i] ? f->ops->rope(f->device, &args) : BT_OK;
+    }
+    count_time(f, BT_ENGINE_ROPE, since);
+    return err;
+}
+
+// Q | K | V side by side. Neighbours that share activations go as one call.
+static bt_err
+project_qkv(const bt_forward *f, const bt_flat_batch *b, const bt_layer *layer)
+{
+    const bt_weight *weights[] = {&layer->q, &layer->k, &layer->v};
+    const float *biases[] = {layer->q_bias, layer->k_bias, layer->v_bias};
+    float *y = f->scratch->qkv;
+    bt_err err = BT_OK;
+
+    for (uint32_t first = 0, next; first < 3 && err == BT_OK; first = next) {
+        bt_linear_args args = {
+            .tokens = b->tokens,
+            .x = f->scratch->x,
+            .x_stride = f->scratch->hidden_stride,
+            .norm = layer->attention_norm,
+            .norm_eps = f->model->config.norm_eps,
+            .y = y,
+            .y_stride = f->scratch->qkv_stride,
+            .epilogue = BT_LINEAR_STORE,
+            .scale = 1,
+        };
+
+        for (next = first; next < 3 && share_activations(weights[first], weights[next]); next++) {
+            args.weights[args.weight_count] = weights[next];
+            args.biases[args.weight_count++] = biases[next];
+            y += weights[next]->rows;
+        }
+        err = timed_linear(f, BT_ENGINE_QKV, &args);
+    }
+    return err;
+}
+
+static bt_err
+attend(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
+{
+    const bt_model_config *config = &f->model->config;
+    const bt_layer *layer = &f->model->layers[index];
+    uint8_t rope = config->layer[index].rope;
+    bt_scratch *s = f->scratch;
+    bt_attention_args args = {
+        .qkv = s->qkv,
+        .qkv_stride = s->qkv_stride,
+        .out = s->attended,
+        .out_stride = s->attended_stride,
+        .heads = config->heads,
+        .kv_heads = config->kv_heads,
+        .head_dim = config->head_dim,
+        .scale = config->attention_scale,
+        .softcap = config->attention_softcap,
+        .window = config->layer[index].window,
+        .q_norm = layer->q_norm,
+        .k_norm = layer->k_norm,
+        .norm_whole = config->qk_norm_whole,
+        .norm_eps = config->norm_eps,
+        .rope_cos = rope != BT_ROPE_NONE ? s->cos[rope] : NULL,
+        .rope_sin = rope != BT_ROPE_NONE ? s->sin[rope] : NULL,
+        .rope_dims = config->rope_dims,
+        .k_shift = layer->k_shift,
+        .layout = f->layout,
+        .pool = f->kv,
+        .layer = index,
+        .spans = s->spans,
+        .span_count = b->spans,
+    };
+    bt_time since = clock_of(f);
+    bt_err err = f->ops->attention(f->device, &args);
+
+    count_time(f, BT_ENGINE_ATTENTION, since);
+    return err;
+}
+
+// x += residual_scale · W · in, or, where the block's output has a norm of its own, x += residual_scale · norm(W · in).
+static bt_err
+add_block(const bt_forward *f, bt_engine_op op, uint32_t tokens, const bt_weight *weight, const float *bias,
+          const float *in, size_t in_stride, const float *post_norm)
+{
+    const bt_model_config *config = &f->model->config;
+    bt_scratch *s = f->scratch;
+    bt_linear_args args = {
+        .weights = {weight},
+        .biases = {bias},
+        .weight_count = 1,
+        .tokens = tokens,
+        .x = in,
+        .x_stride = in_stride,
+        .y = post_norm == NULL ? s->x : s->block_out,
+        .y_stride = s->hidden_stride,
+        .epilogue = post_norm == NULL ? BT_LINEAR_ADD : BT_LINEAR_STORE,
+        .scale = post_norm == NULL ? config->residual_scale : 1,
+    };
+    bt_add_norm_args add = {
+        .tokens = tokens,
+        .cols = config->hidden,
+        .x = s->x,
+        .x_stride = s->hidden_stride,
+        .y = s->block_out,
+        .y_stride = s->hidden_stride,
+        .norm = post_norm,
+        .norm_eps = config->norm_eps,
+        .scale = config->residual_scale,
+    };
+    bt_err err = timed_linear(f, op, &args);
+    bt_time since = clock_of(f);
+
+    if (err != BT_OK || post_norm == NULL) {
+        return err;
+    }
+    err = f->ops->add_norm(f->device, &add);
+    count_time(f, BT_ENGINE_NORM, since);
+    return err;
+}
+
+// Moves the rows that want logits to the front. They rise, so a row never lands on one that is still to be read.
+static void
+gather(float *rows, size_t stride, const uint32_t *wanted, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (wanted[i] != i) {
+            memmove(rows + i * stride, rows + wanted[i] * stride, stride * sizeof *rows);
+        }
+    }
+}
+
+static bt_err
+feed_forward(const bt_forward *f, uint32_t tokens, const bt_layer *layer)
+{
+    const bt_model_config *config = &f->model->config;
+    bt_scratch *s = f->scratch;
+    bt_linear_args args = {
+        .weights = {&layer->gate, &layer->up},
+        .weight_count = 2,
+        .tokens = tokens,
+        .x = s->x,
+        .x_stride = s->hidden_stride,
+        .norm = layer->ffn_norm,
+        .norm_eps = config->norm_eps,
+        .y = s->ffn,
+        .y_stride = s->ffn_stride,
+        .epilogue = config->activation == BT_ACT_SILU ? BT_LINEAR_SILU_MUL : BT_LINEAR_GELU_MUL,
+        .scale = 1,
+    };
+    bt_err err = timed_linear(f, BT_ENGINE_GATE_UP, &args);
+
+    return err != BT_OK
+               ? err
+               : add_block(f, BT_ENGINE_DOWN, tokens, &layer->down, NULL, s->ffn, s->ffn_stride, layer->ffn_post_norm);
+}
+
+static bt_err
+run_layer(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
+{
+    const bt_layer *layer = &f->model->layers[index];
+    bt_scratch *s = f->scratch;
+    uint32_t tokens = b->tokens;
+    bt_err err;
+
+    if ((err = project_qkv(f, b, layer)) != BT_OK || (err = attend(f, b, index)) != BT_OK) {
+        return err;
+    }
+    if (index + 1 == f->model->config.layers) { // what follows is read by nobody but the rows that want logits
+        gather(s->x, s->hidden_stride, s->logit_rows, b->rows);
+        gather(s->attended, s->attended_stride, s->logit_rows, b->rows);
+        tokens = b->rows;
+    }
+    if (tokens == 0) {
+        return BT_OK;
+    }
+    if ((err = add_block(f, BT_ENGINE_O, tokens, &layer->o, layer->o_bias, s->attended, s->attended_stride,
+                         layer->attention_post_norm)) != BT_OK ||
+        (err = feed_forward(f, tokens, layer)) != BT_OK) {
+        return err;
+    }
+    if (f->probe != NULL) {
+        f->probe(f->probe_arg, index + 1, s->x, s->hidden_stride, tokens);
+    }
+    return BT_OK;
+}
+
+static bt_err
+head(const bt_forward *f, const bt_flat_batch *b)
+{
+    const bt_model_config *config = &f->model->config;
+    bt_linear_args args = {
+        .weights = {f->model->head},
+        .weight_count = 1,
+        .tokens = b->rows,
+        .x = f->scratch->x,
+        .x_stride = f->scratch->hidden_stride,
+        .norm = f->model->output_norm,
+        .norm_eps = config->norm_eps,
+        .y = f->scratch->logits,
+        .y_stride = f->scratch->logit_stride,
+        .epilogue = BT_LINEAR_STORE,
+        .scale = config->logit_scale,
+        .softcap = config->logit_softcap,
+    };
+
+    return b->rows != 0 ? timed_linear(f, BT_ENGINE_HEAD, &args) : BT_OK;
+}
+
+bt_err
+bt_forward_run(bt_forward *f, const bt_flat_batch *b)
+{
+    bt_err err;
+
+    if ((err = embed(f, b)) != BT_OK || (err = turn(f, b)) != BT_OK) {
+        return err;
+    }
+    if (f->probe != NULL) {
+        f->probe(f->probe_arg, 0, f->scratch->x, f->scratch->hidden_stride, b->tokens);
+    }
+    for (uint32_t layer = 0; layer < f->model->config.layers; layer++) {
+        if ((err = run_layer(f, b, layer)) != BT_OK) {
+            return err;
+        }
+    }
+    return head(f, b);
+}

@@ -1,0 +1,29 @@
+// What an engine will take in memory, told before it takes it.
+#pragma once
+
+#include "common/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    size_t weights, scratch, logits; // scratch: the device's and the activations, without the logits
+    size_t block_bytes;
+    uint32_t blocks_wanted; // max_sequences × context
+    uint32_t blocks_fixed;  // given by the config; 0 = as many as fit, at most blocks_wanted
+    uint32_t blocks_least;  // fewer are of no use
+    size_t memory_max;      // 0 = what `available` says
+    size_t available;       // bt_plan_available, read before anything was loaded
+    // Derived by bt_plan_make:
+    uint32_t blocks;
+    size_t kv, total, limit;
+} bt_plan;
+
+// Bytes this process may still take: the machine's MemAvailable or what its control group leaves, whichever is less.
+// SIZE_MAX where neither can be read.
+size_t bt_plan_available(void);
+
+// Decides the blocks. BT_ERR_NO_MEMORY with all figures and the part that does not fit.
+bt_err bt_plan_make(bt_plan *plan, bt_why *why);
+// Four lines, ENGINE-PLAN.
+void bt_plan_log(const bt_plan *plan);

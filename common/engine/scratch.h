@@ -1,0 +1,39 @@
+// Everything a step writes besides the KV cache: activations between operations, the flattened batch, the logits.
+//
+// One piece of pages, cut once at open. Rows of activations begin at 64-byte boundaries.
+#pragma once
+
+#include "common/model/model.h"
+
+typedef struct {
+    uint32_t tokens, rows, sequences; // what fits
+    // Strides in floats.
+    size_t hidden_stride, qkv_stride, attended_stride, ffn_stride, logit_stride;
+    float *x;                 // [tokens, hidden] the residual stream
+    float *qkv;               // [tokens, q | k | v]
+    float *attended;          // [tokens, heads · head_dim]
+    float *ffn;               // [tokens, ffn]
+    float *block_out;         // [tokens, hidden] a block's output before its post-norm
+    float *cos[2], *sin[2];   // [tokens, rope_dims / 2], one pair a RoPE table
+    float *logits;            // [rows, vocab]
+    int32_t *ids;             // [tokens]
+    uint32_t *positions;      // [tokens]
+    bt_attention_span *spans; // [sequences]
+    uint32_t *logit_rows;     // [rows] which token each row of logits comes from, rising
+    uint32_t *row_items;      // [rows] and which item of the batch
+    uint8_t *sampling;        // [threads, sampling_bytes]
+    size_t sampling_bytes;
+
+    uint8_t *pages;
+    size_t bytes;
+} bt_scratch;
+
+typedef struct {
+    uint32_t tokens, rows, sequences, threads;
+} bt_scratch_limits;
+
+// Sizes only: `bytes` as it will be allocated.
+void bt_scratch_plan(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits);
+// Allocates what was planned.
+bt_err bt_scratch_open(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits);
+void bt_scratch_close(bt_scratch *scratch); // accepts a zeroed one

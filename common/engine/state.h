@@ -1,0 +1,22 @@
+// What an engine is made of; shared by engine.c (its life) and step.c (its work).
+#pragma once
+
+#include "common/engine/forward.h"
+#include "common/engine/plan.h"
+
+#define BT_ENDS_MAX 64
+
+struct bt_engine {
+    bt_engine_options options; // with the defaults filled in
+    bt_device *device;
+    bt_model *model;
+    bt_kv_layout layout;
+    bt_plan plan;
+    uint8_t *kv;
+    bt_scratch scratch;
+    bt_forward forward;
+    uint32_t logit_rows; // of the last step
+    int32_t ends[BT_ENDS_MAX];
+    uint32_t end_count;
+    bt_engine_times *times;
+};

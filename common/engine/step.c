@@ -1,0 +1,206 @@
+// A step: check, lay the items end to end, run the model, finish the rows.
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/engine/sample.h"
+#include "common/engine/state.h"
+
+#include <stdatomic.h>
+
+const float *
+bt_engine_logits(const bt_engine *engine, uint32_t *rows)
+{
+    *rows = engine->logit_rows;
+    return engine->scratch.logits;
+}
+
+static bt_err
+check_item(const bt_engine *engine, const bt_batch_item *item)
+{
+    uint64_t end = (uint64_t)item->position + item->count;
+    uint64_t blocks = (end + engine->layout.block_tokens - 1) / engine->layout.block_tokens;
+
+    if (item->count == 0 || item->count > engine->options.chunk_tokens) {
+        return item->count == 0 ? BT_ERR_INVALID : BT_ERR_TOO_LONG;
+    }
+    if (end > engine->options.context) {
+        return BT_ERR_TOO_LONG;
+    }
+    for (uint32_t i = 0; i < item->count; i++) {
+        if ((uint32_t)item->ids[i] >= engine->model->config.vocab) {
+            return BT_ERR_INVALID;
+        }
+    }
+    for (uint64_t i = 0; i < blocks; i++) {
+        if (item->blocks[i] >= engine->plan.blocks) {
+            return BT_ERR_INVALID;
+        }
+    }
+    return BT_OK;
+}
+
+static uint32_t
+rows_wanted(const bt_batch_item *item)
+{
+    return item->want == BT_LOGITS_NONE ? 0 : item->want == BT_LOGITS_LAST ? 1 : item->count;
+}
+
+// Lays the items' tokens end to end. Everything is checked before anything is computed.
+static bt_err
+flatten(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_flat_batch *b)
+{
+    bt_scratch *s = &engine->scratch;
+
+    if (item_count == 0 || item_count > engine->options.max_sequences) {
+        return item_count == 0 ? BT_ERR_INVALID : BT_ERR_TOO_LONG;
+    }
+    *b = (bt_flat_batch){.spans = item_count};
+    for (uint32_t i = 0; i < item_count; i++) {
+        const bt_batch_item *item = &items[i];
+        uint32_t rows = rows_wanted(item);
+        bt_err err = check_item(engine, item);
+
+        if (err != BT_OK) {
+            return err;
+        }
+        if (item->count > s->tokens - b->tokens || rows > s->rows - b->rows) {
+            return BT_ERR_TOO_LONG;
+        }
+        s->spans[i] = (bt_attention_span){b->tokens, item->count, item->position, item->blocks};
+        for (uint32_t t = 0; t < item->count; t++) {
+            s->ids[b->tokens + t] = item->ids[t];
+            s->positions[b->tokens + t] = item->position + t;
+        }
+        for (uint32_t r = 0; r < rows; r++) {
+            s->logit_rows[b->rows + r] = b->tokens + item->count - rows + r;
+            s->row_items[b->rows + r] = i;
+        }
+        b->tokens += item->count;
+        b->rows += rows;
+    }
+    return BT_OK;
+}
+
+// Rows of logits are shared out over the threads; each row's result depends on that row alone.
+typedef struct {
+    const bt_engine *engine;
+    const bt_batch_item *items;
+    const bt_flat_batch *batch;
+    bt_step_result *result;
+    atomic_uint bad_row; // the lowest row that has no numbers, UINT32_MAX = none
+} sample_job;
+
+// Where the results of ALL items lie: `scored` holds their rows only, in order.
+static uint32_t
+scored_index(const sample_job *job, uint32_t row)
+{
+    const bt_scratch *s = &job->engine->scratch;
+    uint32_t index = row;
+
+    for (uint32_t i = 0; i < s->row_items[row]; i++) {
+        index -= job->items[i].want == BT_LOGITS_LAST;
+    }
+    return index;
+}
+
+static bt_err
+finish_row(const sample_job *job, uint32_t row, void *scratch)
+{
+    const bt_engine *engine = job->engine;
+    const bt_scratch *s = &engine->scratch;
+    const bt_batch_item *item = &job->items[s->row_items[row]];
+    const float *logits = s->logits + row * s->logit_stride;
+    uint32_t vocab = engine->model->config.vocab;
+    uint32_t at = s->logit_rows[row] - s->spans[s->row_items[row]].row; // which of the item's tokens
+    bool last = at + 1 == item->count;
+    bt_err err = BT_OK;
+
+    if (item->want == BT_LOGITS_ALL && job->result->scored != NULL) {
+        err = bt_sample_score(logits, vocab, last ? item->next_id : item->ids[at + 1],
+                              item->sampling != NULL ? item->sampling->top_logprobs : 0, scratch,
+                              &job->result->scored[scored_index(job, row)]);
+    }
+    if (last && err == BT_OK) {
+        bt_sample_args args = {
+            .logits = logits,
+            .vocab = vocab,
+            .sampling = item->sampling,
+            .position = item->position + item->count,
+            .history = item->history,
+            .history_count = item->history != NULL ? item->position + item->count : 0,
+            .prompt_count = item->prompt_count,
+            .ends = engine->ends,
+            .end_count = engine->end_count,
+        };
+
+        err = bt_sample(&args, scratch, &job->result->drawn[s->row_items[row]]);
+    }
+    return err;
+}
+
+static void
+sample_rows(void *arg, uint32_t thread, uint32_t threads)
+{
+    sample_job *job = arg;
+    const bt_scratch *s = &job->engine->scratch;
+
+    for (uint32_t row = thread; row < job->batch->rows; row += threads) {
+        if (finish_row(job, row, s->sampling + thread * s->sampling_bytes) != BT_OK) {
+            unsigned seen = atomic_load(&job->bad_row);
+
+            while (row < seen && !atomic_compare_exchange_weak(&job->bad_row, &seen, row)) {
+            }
+        }
+    }
+}
+
+static bt_err
+sample(bt_engine *engine, const bt_batch_item *items, const bt_flat_batch *batch, bt_step_result *result)
+{
+    sample_job job = {.engine = engine, .items = items, .batch = batch, .result = result, .bad_row = UINT32_MAX};
+    const bt_scratch *s = &engine->scratch;
+    unsigned bad;
+
+    if (batch->rows == 1) {
+        sample_rows(&job, 0, 1); // waking the others costs more
+    } else if (batch->rows > 1) {
+        bt_device_parallel(engine->device, sample_rows, &job);
+    }
+    bad = atomic_load(&job.bad_row);
+    if (bad != UINT32_MAX) {
+        uint32_t item = s->row_items[bad];
+
+        bt_log_error("ENGINE-NAN", "no logit is a number: item %u of %u, position %u", item, batch->spans,
+                     s->positions[s->logit_rows[bad]]);
+        return BT_ERR_DEVICE;
+    }
+    return BT_OK;
+}
+
+bt_err
+bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_step_result *result)
+{
+    bt_time began = engine->times != NULL ? bt_time_now() : 0, sampling;
+    bt_flat_batch batch;
+    bt_err err;
+
+    engine->logit_rows = 0;
+    if ((err = flatten(engine, items, item_count, &batch)) != BT_OK) {
+        return err;
+    }
+    bt_mem_serving_begin();
+    err = bt_forward_run(&engine->forward, &batch);
+    sampling = engine->times != NULL ? bt_time_now() : 0;
+    if (err == BT_OK) {
+        engine->logit_rows = batch.rows;
+        err = sample(engine, items, &batch, result);
+    }
+    bt_mem_serving_end();
+    if (engine->times != NULL) {
+        bt_time now = bt_time_now();
+
+        engine->times->op[BT_ENGINE_SAMPLE] += now - sampling;
+        engine->times->total += now - began;
+        engine->times->steps++;
+    }
+    return err;
+}

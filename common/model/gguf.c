@@ -435,6 +435,12 @@ bt_gguf_close(bt_gguf *gguf)
     }
 }
 
+void
+bt_gguf_will_read(const bt_gguf *gguf)
+{
+    bt_file_will_read(&gguf->file);
+}
+
 uint32_t
 bt_gguf_version(const bt_gguf *gguf)
 {

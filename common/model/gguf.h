@@ -51,6 +51,8 @@ bt_err bt_gguf_open(bt_gguf **out, const char *path, bt_why *why);
 // The same over bytes in memory (borrowed until close). With `metadata_only` tensor data may be missing.
 bt_err bt_gguf_parse(bt_gguf **out, const void *bytes, size_t count, const char *name, bool metadata_only, bt_why *why);
 void bt_gguf_close(bt_gguf *gguf);
+// Asks the system to read the whole file ahead: before weights are packed.
+void bt_gguf_will_read(const bt_gguf *gguf);
 
 uint32_t bt_gguf_version(const bt_gguf *gguf);
 size_t bt_gguf_value_count(const bt_gguf *gguf);

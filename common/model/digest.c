@@ -1,0 +1,50 @@
+#include "common/model/digest.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define WHOLE_MAX ((size_t)64 << 10)
+#define PIECES 64
+#define PIECE_BYTES ((size_t)1 << 10)
+
+static uint64_t
+add(uint64_t digest, const void *bytes, size_t count)
+{
+    return XXH3_64bits_withSeed(bytes, count, digest);
+}
+
+static uint64_t
+add_tensor(uint64_t digest, const bt_source_tensor *tensor)
+{
+    uint64_t facts[] = {tensor->type, tensor->rows, tensor->cols};
+
+    digest = add(digest, tensor->name.data, tensor->name.len);
+    digest = add(digest, facts, sizeof facts);
+    if (tensor->bytes <= WHOLE_MAX) {
+        return add(digest, tensor->data, tensor->bytes);
+    }
+    for (size_t i = 0; i < PIECES; i++) {
+        digest = add(digest, tensor->data + (tensor->bytes - PIECE_BYTES) / (PIECES - 1) * i, PIECE_BYTES);
+    }
+    return digest;
+}
+
+uint64_t
+bt_model_digest(const bt_plan *plan, const bt_model_options *options)
+{
+    uint8_t choices[] = {(uint8_t)options->weights, options->equalise};
+    uint64_t digest = add(0, plan->arch->name, strlen(plan->arch->name));
+
+    digest = add(digest, choices, sizeof choices);
+    for (uint32_t i = 0; i < plan->weight_count; i++) {
+        char name[24];
+
+        digest = add_tensor(digest, &plan->weights[i].tensor);
+        bt_format_name(plan->weights[i].weight->format, name);
+        digest = add(digest, name, strlen(name));
+    }
+    for (uint32_t i = 0; i < plan->vector_count; i++) {
+        digest = add_tensor(digest, &plan->vectors[i].tensor);
+    }
+    return digest;
+}

@@ -1,0 +1,10 @@
+// Names the weights that a model computes with: the same for the same file, options and mapping, on every machine.
+//
+// XXH3 over the architecture, each weight's name, type, shape and format, and samples of its bytes in the file: all of it
+// up to 64 KiB, else 64 pieces of 1 KiB spread evenly from first to last. It tells different models and quantisations
+// apart; it is no proof against a file made to deceive.
+#pragma once
+
+#include "common/model/plan.h"
+
+uint64_t bt_model_digest(const bt_plan *plan, const bt_model_options *options);

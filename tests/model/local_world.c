@@ -230,6 +230,19 @@ feed_node(world *w, const bt_decode_event *event)
     w->step_ends = w->now + draw(w, 100, 4000) * BT_MICROSECOND;
 }
 
+// What a failed step leaves behind in all blocks it had to do with.
+static void
+spoil_blocks(world *w, const bt_decode_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const bt_batch_item *item = &batch->items[i];
+
+        for (uint32_t p = 0; p < item->position + item->count; p++)
+            w->engine.cells[(size_t)item->blocks[p / w->limits.block_tokens] * w->limits.block_tokens +
+                            p % w->limits.block_tokens] = bt_rng_next(&w->rng);
+    }
+}
+
 static void
 end_step(world *w)
 {
@@ -240,15 +253,8 @@ end_step(world *w)
     ck_assert_uint_eq(hash_batch(batch), w->running_hash);
     event.err = one_in(w, w->faults.device) ? BT_ERR_DEVICE : BT_OK;
     fake_engine_step(&w->engine, batch->items, batch->count, &batch->result);
-    if (event.err != BT_OK) { // leaves rubbish where it wrote
-        for (uint32_t i = 0; i < batch->count; i++) {
-            const bt_batch_item *item = &batch->items[i];
-            uint32_t p = item->position;
-
-            w->engine.cells[(size_t)item->blocks[p / w->limits.block_tokens] * w->limits.block_tokens +
-                            p % w->limits.block_tokens] ^= 1;
-        }
-    }
+    if (event.err != BT_OK)
+        spoil_blocks(w, batch);
     w->running = NULL;
     w->step_ends = BT_TIME_NEVER;
     feed_node(w, &event);

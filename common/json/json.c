@@ -1,5 +1,6 @@
 #include "common/json/json.h"
 
+#include "common/base/buf.h"
 #include "common/base/mem.h"
 
 #include <jansson.h>
@@ -55,30 +56,68 @@ string_end(bt_str text, size_t at)
     return at < text.len ? at : text.len;
 }
 
-// jansson takes NUL in texts but not in keys, where JSON allows it. In a copy of the text, keys get U+FDD0 instead.
-static void
-replace_nul_in_keys(char *data, size_t len)
+// jansson refuses two things that JSON allows and files hold: NUL in a key, and integers beyond int64 (the
+// "model_max_length" of many a tokenizer). In a copy of the text NUL in keys becomes U+FDD0 and such an integer a real.
+static bool
+is_key(bt_str text, size_t end)
 {
-    bt_str text = {data, len};
+    for (end++; end < text.len && is_space(text.data[end]); end++) {
+    }
+    return end < text.len && text.data[end] == ':';
+}
 
-    for (size_t i = 0; i < len; i++) {
-        size_t end, after;
+static size_t
+repair_string(bt_buf *out, bt_str text, size_t at)
+{
+    size_t end = string_end(text, at + 1);
+    bool key = is_key(text, end);
 
-        if (data[i] != '"') {
-            continue;
+    bt_buf_append_char(out, '"');
+    for (at++; at < end;) {
+        size_t bytes = text.data[at] == '\\' && at + 1 < end ? 2 : 1;
+
+        if (key && bytes == 2 && at + 6 <= end && memcmp(text.data + at, "\\u0000", 6) == 0) {
+            bt_buf_append_text(out, "\\ufdd0");
+            bytes = 6;
+        } else {
+            bt_buf_append(out, text.data + at, bytes);
         }
-        end = string_end(text, i + 1);
-        for (after = end + 1; after < len && is_space(data[after]); after++) {
+        at += bytes;
+    }
+    return at;
+}
+
+// From the first digit to behind the last.
+static size_t
+repair_digits(bt_buf *out, bt_str text, size_t at)
+{
+    size_t end = at;
+    int64_t value = 0;
+    bool over = false, part_of_real = at > 0 && strchr(".eE+", text.data[at - 1]) != NULL;
+
+    for (; end < text.len && text.data[end] >= '0' && text.data[end] <= '9'; end++) {
+        over = over || __builtin_mul_overflow(value, 10, &value) ||
+               __builtin_add_overflow(value, text.data[end] - '0', &value);
+    }
+    bt_buf_append(out, text.data + at, end - at);
+    part_of_real = part_of_real || (end < text.len && strchr(".eE", text.data[end]) != NULL);
+    bt_buf_append_text(out, over && !part_of_real ? ".0" : "");
+    return end;
+}
+
+static void
+repair(bt_buf *out, bt_str text)
+{
+    for (size_t at = 0; at < text.len;) {
+        if (text.data[at] == '"') {
+            at = repair_string(out, text, at);
+            bt_buf_append(out, text.data + at, at < text.len);
+            at++;
+        } else if (text.data[at] >= '0' && text.data[at] <= '9') {
+            at = repair_digits(out, text, at);
+        } else {
+            bt_buf_append_char(out, text.data[at++]);
         }
-        for (size_t k = i + 1; after < len && data[after] == ':' && k + 6 <= end; k++) {
-            if (data[k] == '\\') {
-                if (memcmp(data + k, "\\u0000", 6) == 0) {
-                    memcpy(data + k, "\\ufdd0", 6);
-                }
-                k++;
-            }
-        }
-        i = end;
     }
 }
 
@@ -93,18 +132,17 @@ parse_fault(const json_error_t *error, bt_str text, bt_why *why)
 }
 
 static json_t *
-parse_again_without_nul(bt_str text, size_t flags, json_error_t *error)
+parse_repaired(bt_str text, size_t flags, json_error_t *error)
 {
-    char *copy = bt_alloc(text.len);
-    json_t *json;
+    json_t *json = NULL;
+    bt_buf copy;
 
-    if (copy == NULL) {
-        return NULL;
+    bt_buf_init(&copy, 2 * text.len + 16);
+    repair(&copy, text);
+    if (!copy.failed) {
+        json = json_loadb(copy.data, copy.len, flags, error);
     }
-    memcpy(copy, text.data, text.len);
-    replace_nul_in_keys(copy, text.len);
-    json = json_loadb(copy, text.len, flags, error);
-    bt_free(copy);
+    bt_buf_fini(&copy);
     return json;
 }
 
@@ -139,8 +177,9 @@ bt_json_parse(bt_json **out, bt_str text, const bt_json_limits *limits, bt_why *
         flags |= JSON_DECODE_INT_AS_REAL;
     }
     json = json_loadb(text.data != NULL ? text.data : "", text.len, flags, &error);
-    if (json == NULL && json_error_code(&error) == json_error_null_byte_in_key) {
-        json = parse_again_without_nul(text, flags, &error);
+    if (json == NULL && (json_error_code(&error) == json_error_null_byte_in_key ||
+                         json_error_code(&error) == json_error_numeric_overflow)) {
+        json = parse_repaired(text, flags, &error);
     }
     if (json == NULL) {
         return parse_fault(&error, text, why);

@@ -13,8 +13,9 @@
 //
 // Objects keep the order of their keys. Where a key comes twice the last one wins, in the place of the first, as in
 // Python and JavaScript, unless the limits say to refuse. A top-level scalar is a document. Strings are valid UTF-8 and
-// may hold NUL; U+0000 in a *key* reads as U+FDD0. A number without fraction or exponent that does not fit int64 is an
-// error, as is a real beyond the range of double. A document is immutable; any thread may read it while it is open.
+// may hold NUL; U+0000 in a *key* reads as U+FDD0. An integer that does not fit int64 is a real, so that it is refused
+// where an integer is asked for and nowhere else; a real beyond the range of double is an error. A document is
+// immutable; any thread may read it while it is open.
 #pragma once
 
 #include "common/base/buf.h"

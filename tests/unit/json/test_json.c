@@ -110,8 +110,31 @@ START_TEST(limits_of_bytes_depth_and_integers_hold)
     ck_assert_int_eq(bt_json_parse(&document, bt_str_of("[\"[[\\\"[\"]"), &limits, &why), BT_OK);
     bt_json_close(document);
     ck_assert_int_eq(bt_json_parse(&document, bt_str_of("\"123456789\""), &limits, &why), BT_ERR_TOO_LONG);
-    ck_assert_int_eq(bt_json_parse(&document, bt_str_of("9223372036854775808"), NULL, &why), BT_ERR_INVALID);
     ck_assert_int_eq(bt_json_parse(&document, bt_str_of("1e999"), NULL, &why), BT_ERR_INVALID);
+}
+END_TEST
+
+START_TEST(an_integer_beyond_int64_is_a_real_and_refused_as_an_integer)
+{
+    bt_json *document =
+        parsed("{\"a\":1000000000000000019884624838656,\"b\":[-9223372036854775808,-9223372036854775809],"
+               "\"9223372036854775808\":1.99999999999999999999e2}");
+    bt_json_at root = bt_json_root(document), a = bt_json_get(&root, "a"), b = bt_json_get(&root, "b");
+    bt_json_at least = bt_json_item(&b, 0), less = bt_json_item(&b, 1), c = bt_json_get(&root, "9223372036854775808");
+    int64_t whole = 7;
+    double real;
+    bt_why why;
+
+    ck_assert_int_eq(bt_json_as_int(&a, INT64_MIN, INT64_MAX, &whole, &why), BT_ERR_INVALID);
+    ck_assert_str_eq(why.text, "a: expected an integer, got a number");
+    ck_assert_int_eq(bt_json_as_real(&a, 0, 1e40, &real, &why), BT_OK);
+    ck_assert_double_eq(real, 1e30);
+    ck_assert_int_eq(bt_json_type_of(&less), BT_JSON_REAL);
+    ck_assert_int_eq(bt_json_as_real(&least, -1e30, 0, &real, &why), BT_OK);
+    ck_assert_double_eq(real, -0x1p63);
+    ck_assert_int_eq(bt_json_as_real(&c, 0, 1e3, &real, &why), BT_OK);
+    ck_assert_double_eq(real, 200);
+    bt_json_close(document);
 }
 END_TEST
 
@@ -269,6 +292,7 @@ main(void)
     tcase_add_test(all, a_path_too_long_for_its_place_is_cut_at_a_step);
     tcase_add_test(all, objects_keep_their_order_and_the_last_duplicate_wins);
     tcase_add_test(all, limits_of_bytes_depth_and_integers_hold);
+    tcase_add_test(all, an_integer_beyond_int64_is_a_real_and_refused_as_an_integer);
     tcase_add_test(all, every_failing_allocation_is_an_error_and_leaks_nothing);
     tcase_add_test(all, the_writer_separates_escapes_and_nests);
     tcase_add_test(all, reals_are_as_short_as_can_be_and_read_back_in_every_locale);

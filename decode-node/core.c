@@ -260,6 +260,7 @@ beat(bt_decode_core *core, bt_time now, bt_decode_actions *out)
             bt_message *message = bt_decode_say(core, out, peer, BT_MESSAGE_HEARTBEAT);
 
             message->heartbeat = (bt_heartbeat){.number = core->heartbeats,
+                                                .tokens_number = core->peers[peer].tokens_number,
                                                 .running = core->sequences.with_room,
                                                 .queued = core->sequences.queued,
                                                 .blocks_free = bt_kv_pool_available(core->room.pool)};

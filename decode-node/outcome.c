@@ -80,34 +80,36 @@ take_item(bt_decode_core *core, bt_time now, bt_sequence *sequence, const bt_bat
     bt_decode_end(core, sequence, entry->finish, BT_OK, false);
 }
 
+// The blocks of a batch that failed may hold anything, and blocks are shared: whoever holds any fails with it, and no prompt is found
+// again in what was there before.
 static void
-fail_item(bt_decode_core *core, bt_sequence *sequence, bt_err err)
+fail_all(bt_decode_core *core, bt_err err)
 {
-    if (sequence->state == BT_SEQUENCE_ENDING)
-        bt_decode_free(core, sequence);
-    else
-        bt_decode_end(core, sequence, BT_FINISH_ERROR, err, true);
+    for (uint32_t i = 0; i < core->sequences.capacity; i++) {
+        bt_sequence *sequence = &core->sequences.slots[i];
+
+        sequence->in_step = false;
+        if (sequence->state == BT_SEQUENCE_ENDING)
+            bt_decode_free(core, sequence);
+        else if (sequence->table.count > 0)
+            bt_decode_end(core, sequence, BT_FINISH_ERROR, err, true);
+    }
+    bt_room_forget(&core->room);
+    core->stats.failed_steps++;
 }
 
-void
-bt_decode_stepped(bt_decode_core *core, bt_time now, bt_err err)
+static void
+take_all(bt_decode_core *core, bt_time now)
 {
     bt_batcher *batcher = &core->batcher;
     const bt_token_result *scored = batcher->batch.result.scored;
 
-    assert(core->stepping);
-    core->stepping = false;
-    core->stats.failed_steps += err != BT_OK;
     for (uint32_t i = 0; i < batcher->batch.count; i++) {
         bt_sequence *sequence = &core->sequences.slots[batcher->slots[i]];
         const bt_batch_item *item = &batcher->items[i];
 
         assert(sequence->in_step);
         sequence->in_step = false;
-        if (err != BT_OK) {
-            fail_item(core, sequence, err);
-            continue;
-        }
         sequence->computed += item->count;
         bt_room_index(&core->room, sequence);
         if (sequence->state == BT_SEQUENCE_ENDING) {
@@ -118,6 +120,15 @@ bt_decode_stepped(bt_decode_core *core, bt_time now, bt_err err)
         }
         scored += item->want == BT_LOGITS_ALL ? item->count : 0;
     }
-    if (err != BT_OK)
-        bt_room_forget(&core->room);
+}
+
+void
+bt_decode_stepped(bt_decode_core *core, bt_time now, bt_err err)
+{
+    assert(core->stepping);
+    core->stepping = false;
+    if (err == BT_OK)
+        take_all(core, now);
+    else
+        fail_all(core, err);
 }

@@ -33,5 +33,5 @@ void bt_room_index(bt_room *room, bt_sequence *sequence);
 // Gives back table and promise.
 void bt_room_release(bt_room *room, bt_sequence *sequence);
 
-// What the cache holds is in doubt: forgets all of it.
+// What the prefix index holds is in doubt: forgets all of it.
 void bt_room_forget(bt_room *room);

@@ -149,6 +149,14 @@ hear_entry(bt_router *router, bt_time now, uint32_t node, const bt_tokens_entry 
     }
 }
 
+// Something was lost, perhaps an end. What the node has of ours begins anew; the answers so far are kept.
+static void
+hear_gap(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out)
+{
+    router->stats.bad_messages++;
+    bt_router_greet_again(router, now, node, out);
+}
+
 static void
 hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *tokens, bt_router_actions *out)
 {
@@ -159,9 +167,7 @@ hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *toke
         return;
     }
     if (tokens->number > self->tokens_number + 1) {
-        // Something was lost, perhaps an end. What the node has of ours begins anew; the answers so far are kept.
-        router->stats.bad_messages++;
-        bt_router_greet_again(router, now, node, out);
+        hear_gap(router, now, node, out);
         return;
     }
     self->tokens_number = tokens->number;
@@ -170,6 +176,16 @@ hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *toke
         if (tokens->entries[i].finish != BT_FINISH_NONE)
             self->busy_until = 0; // room was given back
     }
+}
+
+static void
+hear_heartbeat(bt_router *router, bt_time now, uint32_t node, const bt_heartbeat *heartbeat, bt_router_actions *out)
+{
+    bt_node *self = &router->registry.nodes[node];
+
+    self->load = *heartbeat;
+    if (heartbeat->tokens_number > self->tokens_number)
+        hear_gap(router, now, node, out);
 }
 
 void
@@ -191,7 +207,7 @@ bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *
         hear_hello(router, now, node, &message->hello);
         break;
     case BT_MESSAGE_HEARTBEAT:
-        self->load = message->heartbeat;
+        hear_heartbeat(router, now, node, &message->heartbeat, out);
         break;
     case BT_MESSAGE_TICKET:
         hear_ticket(router, now, node, &message->ticket, out);

@@ -1,5 +1,6 @@
 #include "common/engine/engine.h"
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/engine/state.h"
 
@@ -36,17 +37,18 @@ find_ends(bt_engine *engine)
     }
 }
 
-static bt_err
-settle_context(bt_engine *engine, bt_why *why)
+// A longer context than the model was trained for is the operator's choice; it runs, and answers get worse.
+static void
+settle_context(bt_engine *engine)
 {
     bt_engine_options *o = &engine->options;
     uint32_t most = engine->model->config.context;
 
     if (o->context > most) {
-        return bt_fail(why, BT_ERR_INVALID, "engine: context %u is over the model's %u", o->context, most);
+        bt_log_warn("ENGINE-CONTEXT", "context %u is over the %u positions the model was trained for", o->context,
+                    most);
     }
     o->context = o->context != 0 ? o->context : most;
-    return BT_OK;
 }
 
 static uint32_t
@@ -173,8 +175,11 @@ open_parts(bt_engine *engine, bt_why *why)
     if ((err = check_options(engine, why)) != BT_OK ||
         (err = bt_device_open(&engine->device, &engine->options.device, why)) != BT_OK ||
         (err = bt_model_open(&engine->model, &engine->options.model, engine->device, why)) != BT_OK ||
-        (err = bt_forward_check(engine->model, why)) != BT_OK || (err = settle_context(engine, why)) != BT_OK ||
-        (err = allocate(engine, available, why)) != BT_OK) {
+        (err = bt_forward_check(engine->model, why)) != BT_OK) {
+        return err;
+    }
+    settle_context(engine);
+    if ((err = allocate(engine, available, why)) != BT_OK) {
         return err;
     }
     find_ends(engine);

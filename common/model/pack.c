@@ -219,6 +219,9 @@ bt_pack(const bt_plan *plan, bt_device *device, uint8_t *memory,
         }
         count_tiles(&p);
         bt_device_parallel(device, pack_thread, &p);
+        if (progress != NULL) {
+            progress(progress_arg, p.bytes_total, p.bytes_total);
+        }
         bt_free_pages(buffers, buffer_bytes);
     }
     bt_free(p.buffers);

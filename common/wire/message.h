@@ -80,6 +80,7 @@ typedef struct {
 typedef struct {
     uint64_t number; // counts up
     // Nodes; routers leave it zero.
+    uint64_t tokens_number; // of the last TOKENS message to this router: the loss of the very last one shows here
     uint32_t running, queued;
     uint32_t blocks_free; // unheld, those of the prefix cache included
 } bt_heartbeat;

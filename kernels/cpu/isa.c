@@ -1,15 +1,29 @@
 #include "kernels/cpu/isa.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 static const char *const names[] = {"ref", "avx2", "avx512", "amx"};
+
+#if defined(__x86_64__)
+// clang 14's __builtin_cpu_supports does not know this one.
+static int
+has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
 
 bt_cpu_isa
 bt_cpu_isa_best(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
         return BT_CPU_REF;
     }
     // Everything an "avx512" path may use: VNNI for the dot products, BW and VL beside it.

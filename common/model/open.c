@@ -1,14 +1,10 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/time.h"
-#include "common/model/config.h"
 #include "common/model/digest.h"
-#include "common/model/file.h"
+#include "common/model/outline.h"
 #include "common/model/pack.h"
-#include "common/model/plan.h"
 #include "common/model/tokenizer.h"
-
-#include <stdio.h>
 
 struct bt_model_memory {
     uint8_t *pages; // all weights and vectors
@@ -52,27 +48,6 @@ bt_model_close(bt_model *model)
     }
 }
 
-static bt_err
-read_config(bt_model *model, const bt_source *source, const bt_arch **arch, bt_why *why)
-{
-    bt_keys keys;
-    char shown[72];
-    bt_err err;
-
-    if ((err = bt_keys_init(&keys, source, why)) != BT_OK) {
-        return err;
-    }
-    if ((*arch = bt_arch_find(keys.architecture, source->gguf != NULL)) == NULL) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported", source->path,
-                       bt_printable(bt_str_of(keys.architecture), shown));
-    }
-    if ((err = bt_config_read(&keys, *arch, &model->memory->arena, &model->config, why)) != BT_OK) {
-        return err;
-    }
-    model->layers = bt_arena_alloc(&model->memory->arena, model->config.layers * sizeof *model->layers);
-    return model->layers != NULL ? BT_OK : bt_fail(why, BT_ERR_NO_MEMORY, "%s: out of memory", source->path);
-}
-
 // A model without a tokenizer is a model all the same: ids in, ids out.
 static bt_err
 open_tokenizer(bt_model *model, const bt_source *source, bt_why *why)
@@ -87,13 +62,9 @@ static bt_err
 load_weights(bt_model *model, bt_plan *plan, const bt_model_options *options, bt_device *device, bt_why *why)
 {
     struct bt_model_memory *memory = model->memory;
-    bt_err err;
 
     if (options->equalise) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: the K equaliser is not built in yet", options->path);
-    }
-    if ((err = bt_plan_formats(plan, options->weights, why)) != BT_OK) {
-        return err;
     }
     memory->bytes = bt_pack_bytes(plan, bt_device_ops(device));
     if ((memory->pages = bt_alloc_pages(memory->bytes)) == NULL) {
@@ -120,12 +91,10 @@ static bt_err
 load(bt_model *model, const bt_source *source, const bt_model_options *options, bt_device *device, bt_why *why)
 {
     bt_time begin = bt_time_now();
-    const bt_arch *arch;
-    bt_plan plan = {0};
+    bt_plan plan;
     bt_err err;
 
-    if ((err = read_config(model, source, &arch, why)) != BT_OK ||
-        (err = bt_plan_open(&plan, source, arch, model, why)) != BT_OK ||
+    if ((err = bt_model_outline(&plan, model, source, options->weights, &model->memory->arena, why)) != BT_OK ||
         (err = load_weights(model, &plan, options, device, why)) != BT_OK ||
         (err = open_tokenizer(model, source, why)) != BT_OK) {
         bt_plan_close(&plan);

@@ -2,9 +2,8 @@
 // and plan, and some rows of each weight in every form.
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/model/config.h"
 #include "common/model/gguf_vocab.h"
-#include "common/model/plan.h"
+#include "common/model/outline.h"
 
 #include <assert.h>
 
@@ -57,22 +56,14 @@ static void
 plan_model(const bt_source *source)
 {
     bt_model model = {0};
-    bt_plan plan = {0};
+    bt_plan plan;
     bt_arena arena;
-    bt_keys keys;
     char text[400];
 
     bt_arena_init(&arena, 64 << 20);
-    if (bt_keys_init(&keys, source, NULL) == BT_OK) {
-        const bt_arch *arch = bt_arch_find(keys.architecture, true);
-
-        if (arch != NULL && bt_config_read(&keys, arch, &arena, &model.config, NULL) == BT_OK &&
-            (model.layers = bt_arena_alloc(&arena, model.config.layers * sizeof *model.layers)) != NULL &&
-            bt_plan_open(&plan, source, arch, &model, NULL) == BT_OK &&
-            bt_plan_formats(&plan, BT_LOAD_KEEP, NULL) == BT_OK) {
-            bt_plan_describe(&plan, text, sizeof text);
-            read_rows(&plan);
-        }
+    if (bt_model_outline(&plan, &model, source, BT_LOAD_KEEP, &arena, NULL) == BT_OK) {
+        bt_plan_describe(&plan, text, sizeof text);
+        read_rows(&plan);
     }
     bt_plan_close(&plan);
     bt_arena_fini(&arena);

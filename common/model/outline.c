@@ -1,0 +1,30 @@
+#include "common/model/outline.h"
+
+#include "common/model/file.h"
+
+bt_err
+bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_load_weights mode, bt_arena *arena,
+                 bt_why *why)
+{
+    const bt_arch *arch;
+    bt_keys keys;
+    char shown[72];
+    bt_err err;
+
+    *plan = (bt_plan){0};
+    if ((err = bt_keys_init(&keys, source, why)) != BT_OK) {
+        return err;
+    }
+    if ((arch = bt_arch_find(keys.architecture, source->gguf != NULL)) == NULL) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported", source->path,
+                       bt_printable(bt_str_of(keys.architecture), shown));
+    }
+    if ((err = bt_config_read(&keys, arch, arena, &model->config, why)) != BT_OK) {
+        return err;
+    }
+    if ((model->layers = bt_arena_alloc(arena, model->config.layers * sizeof *model->layers)) == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "%s: out of memory", source->path);
+    }
+    err = bt_plan_open(plan, source, arch, model, why);
+    return err == BT_OK ? bt_plan_formats(plan, mode, why) : err;
+}

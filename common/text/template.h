@@ -6,8 +6,8 @@
 // network, is bounded in steps, depth, memory and output, and its errors name the line. A compiled template never
 // changes; any thread may render with it.
 //
-// Known to differ from Python: integers are 64 bits wide (overflow is an error), case mapping is one character for one,
-// and include, import, extends and do are refused.
+// Known to differ from Python: integers are 64 bits wide (overflow is an error), case mapping is one character for one
+// but for ß, and include, import, extends and do are refused.
 #pragma once
 
 #include "common/base/buf.h"

@@ -115,6 +115,9 @@ macro_here(bt_jinja_run *run, const bt_jinja_node *node)
         return bt_jinja_undefined((bt_str){"", 0});
     }
     *macro = (bt_jinja_macro){node, run->scope};
+    for (bt_jinja_scope *scope = run->scope; scope != NULL && !scope->kept; scope = scope->parent) {
+        scope->kept = true;
+    }
     return (bt_jinja_value){.kind = BT_JINJA_MACRO, .macro = macro};
 }
 

@@ -6,7 +6,8 @@
 
 struct bt_jinja_loop {
     const bt_jinja_node *node;
-    bt_jinja_scope *scope; // outside of the loop
+    bt_jinja_scope *scope;              // outside of the loop
+    bt_jinja_scope *inside, *filtering; // of the last turn, and of the last question to the filter
     bt_jinja_iter iter;
     bool filtered;          // the filter is still to be asked of what iter gives
     int64_t index0, length; // length: -1 while unknown
@@ -16,15 +17,16 @@ struct bt_jinja_loop {
 };
 
 static bool
-passes_filter(bt_jinja_run *run, const bt_jinja_loop *loop, bt_jinja_value item)
+passes_filter(bt_jinja_run *run, bt_jinja_loop *loop, bt_jinja_value item)
 {
     bt_jinja_scope *inner = run->scope;
     bool passes;
 
-    if ((run->scope = bt_jinja_scope_open(run, loop->scope)) == NULL) {
-        run->scope = inner;
+    loop->filtering = bt_jinja_scope_again(run, loop->filtering, loop->scope);
+    if (loop->filtering == NULL) {
         return false;
     }
+    run->scope = loop->filtering;
     bt_jinja_assign(run, loop->node->items[0], item);
     passes = run->err == BT_OK && bt_jinja_truth(bt_jinja_eval(run, loop->node->items[1]));
     run->scope = inner;
@@ -150,13 +152,12 @@ bt_jinja_loop_attribute(bt_jinja_run *run, bt_jinja_loop *loop, bt_str name)
 static bt_jinja_flow
 turn(bt_jinja_run *run, bt_jinja_loop *loop)
 {
-    bt_jinja_scope *scope = bt_jinja_scope_open(run, loop->scope);
-
-    if (scope == NULL) {
+    loop->inside = bt_jinja_scope_again(run, loop->inside, loop->scope);
+    if (loop->inside == NULL) {
         return BT_JINJA_BREAK;
     }
-    run->scope = scope;
-    bt_jinja_scope_set(run, scope, run->tree->loop_name, (bt_jinja_value){.kind = BT_JINJA_LOOP, .loop = loop});
+    run->scope = loop->inside;
+    bt_jinja_scope_set(run, loop->inside, run->tree->loop_name, (bt_jinja_value){.kind = BT_JINJA_LOOP, .loop = loop});
     bt_jinja_assign(run, loop->node->items[0], loop->current);
     return run->err == BT_OK ? bt_jinja_exec(run, loop->node->b) : BT_JINJA_BREAK;
 }

@@ -520,16 +520,27 @@ parse_jump(bt_jinja_parser *p, bt_jinja_node_kind kind)
     return node;
 }
 
+// {% print a, b %} prints one after the other.
 static bt_jinja_node *
 parse_print_tag(bt_jinja_parser *p)
 {
-    bt_jinja_node *node = bt_jinja_parse_node(p, BT_JINJA_NODE_PRINT);
+    bt_jinja_node *body = bt_jinja_parse_node(p, BT_JINJA_NODE_BODY);
+    bt_jinja_nodes nodes = {0};
 
-    if (node != NULL) {
-        node->a = bt_jinja_parse_tuple(p, true, NULL);
-    }
+    do {
+        bt_jinja_node *node = bt_jinja_parse_node(p, BT_JINJA_NODE_PRINT);
+
+        if (node != NULL) {
+            node->a = bt_jinja_parse_expression(p, true);
+            bt_jinja_nodes_add(p, &nodes, node);
+        }
+    } while (bt_jinja_parse_skip_op(p, ','));
     expect_block_end(p);
-    return node;
+    if (body != NULL) {
+        body->items = nodes.items;
+        body->count = nodes.count;
+    }
+    return body;
 }
 
 static bt_jinja_node *

@@ -209,6 +209,16 @@ bt_jinja_scope_open(bt_jinja_run *run, bt_jinja_scope *parent)
     return scope;
 }
 
+bt_jinja_scope *
+bt_jinja_scope_again(bt_jinja_run *run, bt_jinja_scope *last, bt_jinja_scope *parent)
+{
+    if (last == NULL || last->kept) {
+        return bt_jinja_scope_open(run, parent);
+    }
+    last->count = 0;
+    return last;
+}
+
 void
 bt_jinja_scope_set(bt_jinja_run *run, bt_jinja_scope *scope, uint32_t name, bt_jinja_value value)
 {

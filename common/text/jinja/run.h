@@ -21,6 +21,7 @@ struct bt_jinja_scope {
     bt_jinja_scope *parent;
     bt_jinja_binding *bindings;
     uint32_t count, cap;
+    bool kept; // a macro that was defined in here, or further in, looks into it; else a loop's next turn takes it over
 };
 
 typedef struct {
@@ -93,6 +94,8 @@ void bt_jinja_print(bt_jinja_run *run, bt_str text);
 
 // run.c: variables.
 bt_jinja_scope *bt_jinja_scope_open(bt_jinja_run *run, bt_jinja_scope *parent);
+// For the next turn of a loop: `last` emptied, or a new one where it is NULL or kept.
+bt_jinja_scope *bt_jinja_scope_again(bt_jinja_run *run, bt_jinja_scope *last, bt_jinja_scope *parent);
 void bt_jinja_scope_set(bt_jinja_run *run, bt_jinja_scope *scope, uint32_t name, bt_jinja_value value);
 bool bt_jinja_scope_find(bt_jinja_run *run, uint32_t name, bt_jinja_value *out);
 

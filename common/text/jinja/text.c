@@ -28,9 +28,15 @@ bt_jinja_text_case(bt_jinja_run *run, bt_str text, bt_jinja_case how)
     bt_jinja_buf_init(run, &out);
     for (size_t at = 0; at < text.len && run->err == BT_OK && !out.failed; at += bytes) {
         uint32_t c = bt_jinja_char_at(text, at, &bytes);
+        uint32_t turned = cased(c, how, begins);
         char encoded[4];
 
-        bt_buf_append(&out, encoded, bt_utf8_encode(cased(c, how, begins), encoded));
+        if (turned == 0x1e9e && c == 0xdf) {
+            // The one letter of daily use that grows: its capital is two.
+            bt_buf_append_text(&out, how == BT_JINJA_UPPER || how == BT_JINJA_SWAP ? "SS" : "Ss");
+        } else {
+            bt_buf_append(&out, encoded, bt_utf8_encode(turned, encoded));
+        }
         begins = how == BT_JINJA_TITLE && !bt_jinja_is_alpha(c);
     }
     return bt_jinja_text_of_buf(run, &out).text;

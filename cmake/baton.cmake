@@ -9,6 +9,10 @@ if(BT_SANITIZE)
     target_compile_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
     target_link_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE})
 endif()
+if(BT_FUZZ)
+    # Every module counts its edges, or a fuzzer sees nothing of what its target calls.
+    target_compile_options(bt_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 find_package(Threads REQUIRED)
 target_link_libraries(bt_flags INTERFACE Threads::Threads m)
 

@@ -152,15 +152,17 @@ by_extent(const void *a, const void *b)
                               : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// The extents of one file, sorted, must follow on one another from the header to the end.
+// The extents of one file (tensors `first` to `end`), sorted, must follow on one another from the header to the end.
 static bt_err
-check_extents(bt_safetensor *tensors, size_t count, const shard *from, size_t header_end, bt_why *why)
+check_extents(bt_safetensor *tensors, size_t first, size_t end, const shard *from, size_t header_end, bt_why *why)
 {
-    const uint8_t *at = from->bytes + header_end, *end = from->bytes + from->count;
+    const uint8_t *at = from->bytes + header_end, *last = from->bytes + from->count;
     char name[72];
 
-    qsort(tensors, count, sizeof *tensors, by_extent);
-    for (size_t i = 0; i < count; i++) {
+    if (end != first) {
+        qsort(tensors + first, end - first, sizeof *tensors, by_extent);
+    }
+    for (size_t i = first; i < end; i++) {
         if (tensors[i].data != at) {
             return bt_fail(why, BT_ERR_INVALID, "%s: '%s': expected to begin at byte %zu of the data, found %zu (%s)",
                            from->path, bt_printable(tensors[i].name, name), (size_t)(at - from->bytes) - header_end,
@@ -169,9 +171,9 @@ check_extents(bt_safetensor *tensors, size_t count, const shard *from, size_t he
         }
         at += tensors[i].bytes;
     }
-    return at == end ? BT_OK
-                     : bt_fail(why, BT_ERR_INVALID, "%s: %zu bytes lie behind the last tensor", from->path,
-                               (size_t)(end - at));
+    return at == last ? BT_OK
+                      : bt_fail(why, BT_ERR_INVALID, "%s: %zu bytes lie behind the last tensor", from->path,
+                                (size_t)(last - at));
 }
 
 static bool
@@ -220,7 +222,7 @@ read_entries(bt_safetensors *files, uint32_t index, size_t header_end, bt_why *w
         }
         files->count++;
     }
-    return check_extents(files->tensors + first, files->count - first, from, header_end, why);
+    return check_extents(files->tensors, first, files->count, from, header_end, why);
 }
 
 static bt_err

@@ -65,6 +65,13 @@ START_TEST(extents_fill_the_data_without_gap_or_overlap)
 }
 END_TEST
 
+START_TEST(a_file_without_tensors_is_a_file)
+{
+    ck_assert_int_eq(judge("{}", 0, NULL), BT_OK);
+    ck_assert_int_eq(judge("{}", 1, NULL), BT_ERR_INVALID);
+}
+END_TEST
+
 START_TEST(sizes_must_agree_with_shapes)
 {
     bt_why why;
@@ -197,6 +204,7 @@ main(void)
 
     tcase_add_test(tests, a_tensor_is_found_with_its_shape);
     tcase_add_test(tests, extents_fill_the_data_without_gap_or_overlap);
+    tcase_add_test(tests, a_file_without_tensors_is_a_file);
     tcase_add_test(tests, sizes_must_agree_with_shapes);
     tcase_add_test(tests, any_failing_allocation_is_reported_and_leaks_nothing);
     tcase_add_test(tests, the_reference_implementations_files_are_judged_alike);

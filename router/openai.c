@@ -338,18 +338,15 @@ take_logit_bias(reader *r, const bt_json_at *at)
 static bt_err
 add_stop(reader *r, const bt_json_at *at)
 {
-    bt_stop_strings *stops = &r->out->stops;
     bt_str text;
     bt_err err = read_text(r, at, &text);
 
     if (err != BT_OK) {
         return err;
     }
-    if (text.len == 0 || text.len > BT_STOP_BYTES_MAX) {
-        return refuse_with(r, at, NULL, text.len == 0 ? "must not be empty" : "longer than 256 bytes");
+    if ((err = bt_stop_strings_add(&r->out->stops, text, &r->why)) != BT_OK) {
+        return refuse(r, at);
     }
-    memcpy(stops->text[stops->count], text.data, text.len);
-    stops->bytes[stops->count++] = (uint16_t)text.len;
     return BT_OK;
 }
 
@@ -773,9 +770,6 @@ check_whole(reader *r)
 {
     const bt_openai_request *q = r->out;
 
-    if (q->model.data == NULL) {
-        return missing(r, "model");
-    }
     if (q->kind == BT_OPENAI_CHAT ? q->messages_json.len == 0 : q->prompt_count == 0) {
         return missing(r, q->kind == BT_OPENAI_CHAT ? "messages" : "prompt");
     }

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     bt_openai_kind kind;
     bt_arena arena; // holds all texts and ids
-    bt_str model;
+    bt_str model;   // empty = whichever is served
     bool stream, include_usage, echo;
     bool logprobs; // alternatives: sampling.top_logprobs
     bool seed_given;

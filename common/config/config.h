@@ -49,7 +49,7 @@ void bt_config_init(const bt_setting *table, void *values);
 
 // BT_ERR_INVALID with file, line and column in `why`, BT_ERR_IO when the file cannot be read. On an error `values` may be
 // half changed: the program ends with the message.
-bt_err bt_config_read(const bt_setting *table, void *values, const char *path, bt_why *why);
+bt_err bt_config_read_file(const bt_setting *table, void *values, const char *path, bt_why *why);
 // The same for text at hand; `name` stands for the file.
 bt_err bt_config_parse(const bt_setting *table, void *values, const char *name, bt_str yaml, bt_why *why);
 

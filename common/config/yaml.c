@@ -232,7 +232,7 @@ bt_config_parse(const bt_setting *table, void *values, const char *name, bt_str 
 }
 
 bt_err
-bt_config_read(const bt_setting *table, void *values, const char *path, bt_why *why)
+bt_config_read_file(const bt_setting *table, void *values, const char *path, bt_why *why)
 {
     FILE *file = fopen(path, "rb");
     bt_err err = BT_OK;

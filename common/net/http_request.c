@@ -138,6 +138,14 @@ refuse_later(bt_http_request *request, unsigned status, const char *why)
     }
 }
 
+static bool
+path_fits(const char *route, const char *path)
+{
+    size_t len = strlen(route);
+
+    return len != 0 && route[len - 1] == '*' ? strncmp(route, path, len - 1) == 0 : strcmp(route, path) == 0;
+}
+
 static void
 find_route(bt_http_request *request)
 {
@@ -146,7 +154,7 @@ find_route(bt_http_request *request)
     const char *allowed = NULL;
 
     for (size_t i = 0; i < handler->route_count && request->route == NULL; i++) {
-        if (strcmp(handler->routes[i].path, request->path) == 0) {
+        if (path_fits(handler->routes[i].path, request->path)) {
             allowed = handler->routes[i].method;
             request->route = strcmp(allowed, method) == 0 ? &handler->routes[i] : NULL;
         }
@@ -443,6 +451,13 @@ bt_str
 bt_http_body(const bt_http_request *request)
 {
     return (bt_str){request->body.len != 0 ? request->body.data : "", request->body.len};
+}
+
+void
+bt_http_take_body(bt_http_request *request, bt_buf *out)
+{
+    *out = request->body;
+    bt_buf_init(&request->body, request->server->limits.body_bytes_max);
 }
 
 const char *

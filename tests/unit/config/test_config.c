@@ -167,7 +167,7 @@ END_TEST
 
 START_TEST(missing_file_is_named)
 {
-    ck_assert_int_eq(bt_config_read(table, &config, "/nowhere/c.yaml", &why), BT_ERR_IO);
+    ck_assert_int_eq(bt_config_read_file(table, &config, "/nowhere/c.yaml", &why), BT_ERR_IO);
     ck_assert_ptr_nonnull(strstr(why.text, "/nowhere/c.yaml"));
 }
 END_TEST

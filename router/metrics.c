@@ -1,0 +1,109 @@
+#include "router/metrics.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define AT(field) offsetof(bt_router_metrics, field)
+#define PHASE(index, name)                                                                                             \
+    {                                                                                                                  \
+        BT_METRIC_HISTOGRAM, AT(phases) + (index) * sizeof(bt_histogram), "baton:time_to_first_token_phase_seconds",   \
+            "Where the time to the first token went; the phases sum to it.", "phase=\"" name "\"", &bt_latency_buckets \
+    }
+#define DONE(field, name)                                                                                              \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(field), "baton:request_success_total",                                                   \
+            "Requests that were answered, by how they ended.", "finished_reason=\"" name "\"", NULL                    \
+    }
+#define REJECTED(field, name)                                                                                          \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(field), "baton:requests_rejected_total", "Requests that were refused before any work.",  \
+            "reason=\"" name "\"", NULL                                                                                \
+    }
+#define HTTP(field, name)                                                                                              \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(field), "baton:http_requests_total", "Answers by status.", "status=\"" name "\"", NULL   \
+    }
+
+const bt_metric bt_router_metrics_table[] = {
+    {BT_METRIC_GAUGE, AT(ready), "baton:ready", "1 when requests are taken.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(running), "baton:num_requests_running", "Sequences that nodes work on.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(waiting), "baton:num_requests_waiting", "Sequences that wait for a node.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(calls), "baton:http_calls_open", "HTTP calls that are not answered yet.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(choices), "baton:answers_open", "Answers (choices) that are being written.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(connections), "baton:http_connections", "Open connections.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(leak), "baton:router_leak", "Load that no request accounts for; always 0.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(resident_bytes), "process_resident_memory_bytes", "Resident memory.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(uptime), "baton:uptime_seconds", "Since start.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(prompt_tokens), "baton:prompt_tokens_total", "Tokens of prompts.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(cached_tokens), "baton:prompt_tokens_cached_total",
+     "Tokens of prompts that were found in a prefix cache.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(generation_tokens), "baton:generation_tokens_total", "Tokens of answers.", NULL, NULL},
+    DONE(done_stop, "stop"),
+    DONE(done_length, "length"),
+    DONE(done_mixed, "mixed"),
+    {BT_METRIC_COUNTER, AT(cancelled), "baton:request_cancelled_total", "Requests whose client went away.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(failed), "baton:request_failed_total", "Requests that ended with an error of ours.", NULL,
+     NULL},
+    REJECTED(rejected_invalid, "invalid"),
+    REJECTED(rejected_too_long, "too_long"),
+    REJECTED(rejected_busy, "busy"),
+    REJECTED(rejected_auth, "auth"),
+    REJECTED(rejected_not_ready, "not_ready"),
+    HTTP(http_2xx, "2xx"),
+    HTTP(http_4xx, "4xx"),
+    HTTP(http_5xx, "5xx"),
+    {BT_METRIC_HISTOGRAM, AT(ttft), "baton:time_to_first_token_seconds",
+     "From the request's last byte to its first token.", NULL, &bt_latency_buckets},
+    PHASE(0, "route"),
+    PHASE(1, "queue_prefill"),
+    PHASE(2, "prefill"),
+    PHASE(3, "transfer_wait"),
+    PHASE(4, "transfer"),
+    PHASE(5, "queue_decode"),
+    PHASE(6, "first_token"),
+    {BT_METRIC_HISTOGRAM, AT(inter_token), "baton:inter_token_latency_seconds", "Between two tokens of an answer.",
+     NULL, &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(per_output_token), "baton:request_time_per_output_token_seconds",
+     "Mean time between an answer's tokens.", NULL, &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(total), "baton:e2e_request_latency_seconds", "From the request's last byte to its end.",
+     NULL, &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(queue), "baton:request_queue_time_seconds", "Waiting for a node and in its queue.", NULL,
+     &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(text), "baton:request_text_time_seconds", "Parsing, rendering and tokenizing.", NULL,
+     &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(prompt_length), "baton:request_prompt_tokens", "Tokens of a prompt.", NULL,
+     &bt_token_buckets},
+    {BT_METRIC_HISTOGRAM, AT(generation_length), "baton:request_generation_tokens", "Tokens of an answer.", NULL,
+     &bt_token_buckets},
+    {0},
+};
+
+void
+bt_router_metrics_note_phases(bt_router_metrics *metrics, const bt_phases *phases)
+{
+    const bt_time times[7] = {phases->route,    phases->queue_prefill, phases->prefill,    phases->transfer_wait,
+                              phases->transfer, phases->queue_decode,  phases->first_token};
+
+    for (int i = 0; i < 7; i++) {
+        bt_histogram_add_time(&metrics->phases[i], &bt_latency_buckets, times[i]);
+    }
+    bt_histogram_add_time(&metrics->queue, &bt_latency_buckets,
+                          phases->route + phases->queue_prefill + phases->queue_decode);
+}
+
+double
+bt_resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    if (file == NULL) {
+        return 0;
+    }
+    if (fscanf(file, "%*u %llu", &pages) != 1) {
+        pages = 0;
+    }
+    fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}

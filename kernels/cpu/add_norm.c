@@ -45,6 +45,11 @@ bt_cpu_add_norm(bt_device *device, const bt_add_norm_args *args)
     add_norm_job job = {.args = args, .row = bt_ref_add_norm_row};
 
     assert(args->x_stride >= args->cols || args->tokens <= 1);
+#if defined(__x86_64__)
+    job.row = device->isa >= BT_CPU_AVX512 ? bt_avx512_add_norm_row
+              : device->isa == BT_CPU_AVX2 ? bt_avx2_add_norm_row
+                                           : bt_ref_add_norm_row;
+#endif
     bt_work_init(&job.work, device->threads, args->tokens, 4);
     bt_pool_run(device->pool, add_norm_thread, &job);
     return BT_OK;

@@ -254,8 +254,14 @@ attention_thread(void *arg, uint32_t thread, uint32_t threads)
 static const bt_attention_path *
 path_of(bt_cpu_isa isa)
 {
+#if defined(__x86_64__)
+    return isa >= BT_CPU_AVX512 ? &bt_attention_path_avx512
+           : isa == BT_CPU_AVX2 ? &bt_attention_path_avx2
+                                : &bt_attention_path_ref;
+#else
     (void)isa;
     return &bt_attention_path_ref;
+#endif
 }
 
 bt_err

@@ -86,7 +86,8 @@ next_step(const attention_case *c, const attention_way *way, const attention_wor
     call_share st = {0};
 
     for (uint32_t s = 0; s < c->sequences; s++) {
-        uint32_t want = way->chunk > 0 ? way->chunk : s % 2 == 0 ? 1 : 7, rest = c->lengths[s] - done[s];
+        uint32_t want = way->chunk > 0 ? way->chunk : (s % 2 == 0 ? 1 : 7) + (c->lengths[s] > 400 ? 60 : 0),
+                 rest = c->lengths[s] - done[s];
 
         want = want < rest ? want : rest;
         if (want > 0) {
@@ -236,8 +237,12 @@ bool
 attention_run(attention_world *world, const attention_case *c, const attention_way *way)
 {
     bt_device_options options = {.kind = BT_DEVICE_CPU, .threads = way->threads, .isa = way->isa};
-    bt_device_limits limits = {
-        .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim, .block_tokens = c->block_tokens};
+    bt_device_limits limits = {.cols = 64,
+                               .rows = 64,
+                               .heads = c->heads,
+                               .kv_heads = c->kv_heads,
+                               .head_dim = c->head_dim,
+                               .block_tokens = c->block_tokens};
     uint32_t done[CASE_SEQUENCES_MAX] = {0};
     parameters p;
     bt_device *device;

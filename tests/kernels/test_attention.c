@@ -455,8 +455,14 @@ END_TEST
 START_TEST(no_token_or_span_is_no_work)
 {
     bt_device_options options = {.kind = BT_DEVICE_CPU, .threads = 2, .isa = "auto"};
-    bt_device_limits limits = {
-        .tokens = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .context = 64, .block_tokens = 16};
+    bt_device_limits limits = {.tokens = 4,
+                               .cols = 64,
+                               .rows = 64,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 32,
+                               .context = 64,
+                               .block_tokens = 16};
     bt_device *device;
     bt_kv_layout layout;
     bt_attention_args args = {.heads = 4, .kv_heads = 2, .head_dim = 32, .scale = 1, .layout = &layout};

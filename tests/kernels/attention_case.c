@@ -86,7 +86,7 @@ next_step(const attention_case *c, const attention_way *way, const attention_wor
     call_share st = {0};
 
     for (uint32_t s = 0; s < c->sequences; s++) {
-        uint32_t want = way->chunk > 0 ? way->chunk : (s % 2 == 0 ? 1 : 7) + (c->lengths[s] > 400 ? 60 : 0),
+        uint32_t want = way->chunk > 0 ? way->chunk : (s % 2 == 0 ? 1u : 7u) + (c->lengths[s] > 400 ? 60u : 0u),
                  rest = c->lengths[s] - done[s];
 
         want = want < rest ? want : rest;

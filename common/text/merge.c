@@ -4,6 +4,7 @@
 #include "common/base/rng.h"
 
 #define NONE UINT32_MAX
+#define PAGES_FROM ((size_t)2 << 20)
 
 static uint32_t
 pair_slot(const bt_merge_table *table, uint32_t left, uint32_t right)
@@ -24,10 +25,10 @@ bt_merge_table_init(bt_merge_table *table, uint32_t count)
     if (count > BT_MERGES_MAX) {
         return BT_ERR_TOO_LONG;
     }
-    while (slots < 2 * count) {
+    while (slots < count + count / 2) {
         slots *= 2;
     }
-    table->slots = bt_alloc_array(slots, sizeof *table->slots);
+    table->slots = bt_alloc_pages(slots * sizeof *table->slots);
     if (table->slots == NULL) {
         return BT_ERR_NO_MEMORY;
     }
@@ -49,15 +50,39 @@ bt_merge_table_add(bt_merge_table *table, bt_merge merge)
 void
 bt_merge_table_fini(bt_merge_table *table)
 {
-    bt_free(table->slots);
+    bt_free_pages(table->slots, ((size_t)table->mask + 1) * sizeof *table->slots);
     *table = (bt_merge_table){0};
+}
+
+// Huge pages for a piece of many symbols: faulting in small ones took longer than the merging.
+static void *
+take(size_t bytes)
+{
+    return bytes >= PAGES_FROM ? bt_alloc_pages(bytes) : bt_alloc(bytes);
+}
+
+static void
+give(void *memory, size_t bytes)
+{
+    if (bytes >= PAGES_FROM) {
+        bt_free_pages(memory, bytes);
+    } else {
+        bt_free(memory);
+    }
+}
+
+// n symbols begin with n − 1 pairs, and each of at most n − 1 merges adds two.
+static size_t
+heap_bytes(size_t symbols)
+{
+    return 3 * symbols * sizeof(bt_merge_candidate);
 }
 
 bt_err
 bt_merge_scratch_reserve(bt_merge_scratch *scratch, size_t symbols)
 {
+    bt_merge_scratch grown = {.count = scratch->count};
     size_t cap = scratch->cap != 0 ? scratch->cap : 64;
-    bt_symbol *grown;
 
     if (symbols <= scratch->cap) {
         return BT_OK;
@@ -65,26 +90,26 @@ bt_merge_scratch_reserve(bt_merge_scratch *scratch, size_t symbols)
     while (cap < symbols) {
         cap *= 2;
     }
-    if ((grown = bt_realloc(scratch->symbols, cap * sizeof *grown)) == NULL) {
+    grown.cap = (uint32_t)cap;
+    grown.symbols = take(cap * sizeof *grown.symbols);
+    grown.heap = take(heap_bytes(cap));
+    if (grown.symbols == NULL || grown.heap == NULL) {
+        bt_merge_scratch_fini(&grown);
         return BT_ERR_NO_MEMORY;
     }
-    scratch->symbols = grown;
-    // n symbols begin with n − 1 pairs, and each of at most n − 1 merges adds two. The heap is empty between runs.
-    bt_free(scratch->heap);
-    scratch->cap = 0;
-    scratch->heap = bt_alloc_array(3 * cap, sizeof *scratch->heap);
-    if (scratch->heap == NULL) {
-        return BT_ERR_NO_MEMORY;
+    if (scratch->count != 0) {
+        memcpy(grown.symbols, scratch->symbols, scratch->count * sizeof *grown.symbols);
     }
-    scratch->cap = (uint32_t)cap;
+    bt_merge_scratch_fini(scratch);
+    *scratch = grown;
     return BT_OK;
 }
 
 void
 bt_merge_scratch_fini(bt_merge_scratch *scratch)
 {
-    bt_free(scratch->symbols);
-    bt_free(scratch->heap);
+    give(scratch->symbols, scratch->cap * sizeof *scratch->symbols);
+    give(scratch->heap, heap_bytes(scratch->cap));
     *scratch = (bt_merge_scratch){0};
 }
 
@@ -164,7 +189,6 @@ consider(bt_merge_scratch *scratch, const bt_merge_rules *rules, const char *pie
     }
     if (worth(rules, piece, &scratch->symbols[left], &scratch->symbols[right], &rank, &merged)) {
         heap_push(scratch, (bt_merge_candidate){.key = (uint64_t)rank << 32 | left,
-                                                .right = right,
                                                 .len = scratch->symbols[left].len + scratch->symbols[right].len,
                                                 .merged = merged});
     }
@@ -180,10 +204,13 @@ bt_merge_run(bt_merge_scratch *scratch, const bt_merge_rules *rules, const char 
     while (scratch->heap_count != 0) {
         bt_merge_candidate best = heap_pop(scratch);
         uint32_t at = (uint32_t)best.key;
-        bt_symbol *left = &scratch->symbols[at], *right = &scratch->symbols[best.right];
+        bt_symbol *left = &scratch->symbols[at], *right;
 
-        // Either of the two was merged meanwhile: the pair is no longer there.
-        if (left->len == 0 || right->len == 0 || left->len + right->len != best.len) {
+        if (left->len == 0 || left->next == NONE) {
+            continue; // merged meanwhile, or the last one by now
+        }
+        right = &scratch->symbols[left->next];
+        if (left->len + right->len != best.len) {
             continue;
         }
         left->len = best.len;

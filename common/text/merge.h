@@ -34,9 +34,10 @@ typedef struct {
     int32_t id;          // −1 = no token
 } bt_symbol;
 
+// The pair of a symbol and the one after it. Its length tells whether it is still there: both can only grow.
 typedef struct {
     uint64_t key; // rank, then place from the left
-    uint32_t right, len;
+    uint32_t len; // bytes of both
     int32_t merged;
 } bt_merge_candidate;
 

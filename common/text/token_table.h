@@ -1,7 +1,7 @@
 // The tokens of a vocabulary: id → text as stored in the file, id → bytes that it stands for, and text → id.
 //
-// Texts lie in one block; the way back is an open-addressing hash over byte strings (slots hold an id and 32 bits of the
-// hash, so that a miss rarely touches a text). Immutable once built: any thread may look up.
+// Texts lie in one block; the way back is an open-addressing hash over byte strings (a slot holds enough of a text to
+// tell a short one without touching it: opening a vocabulary is bound by cache misses). Immutable once built: any thread may look up.
 #pragma once
 
 #include "common/text/tokenizer.h"
@@ -12,8 +12,9 @@
 #define BT_MERGES_MAX (1u << 24)
 
 typedef struct {
-    uint32_t hash; // high half of the text's hash
-    uint32_t id;   // UINT32_MAX = free
+    uint64_t start;    // the text's first 8 bytes, zeros behind a shorter one
+    uint32_t hash_len; // 28 bits of the text's hash over the text's length, 15 standing for all above 14
+    uint32_t id;       // UINT32_MAX = free
 } bt_token_slot;
 
 typedef struct {

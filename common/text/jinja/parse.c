@@ -1,181 +1,7 @@
+// Statements.
 #include "common/text/jinja/parse.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-#define DEPTH_MAX 200
 #define TREE_BYTES_MAX ((size_t)64 << 20)
-
-void *
-bt_jinja_parse_fail(bt_jinja_parser *p, const char *format, ...)
-{
-    char words[256];
-    va_list args;
-
-    if (p->err == BT_OK) {
-        va_start(args, format);
-        vsnprintf(words, sizeof words, format, args);
-        va_end(args);
-        p->err = bt_fail(p->why, BT_ERR_INVALID, "template line %d: %s", p->token->line, words);
-    }
-    p->token = p->last;
-    return NULL;
-}
-
-void *
-bt_jinja_parse_alloc(bt_jinja_parser *p, size_t bytes)
-{
-    void *memory = bt_arena_alloc(&p->tree->arena, bytes);
-
-    if (memory == NULL) {
-        if (p->err == BT_OK) {
-            p->err = bt_fail(p->why, BT_ERR_TOO_LONG, "the template takes too much memory");
-        }
-        p->token = p->last;
-    }
-    return memory;
-}
-
-bt_jinja_node *
-bt_jinja_parse_node(bt_jinja_parser *p, bt_jinja_node_kind kind)
-{
-    bt_jinja_node *node = bt_jinja_parse_alloc(p, sizeof *node);
-
-    if (node != NULL) {
-        node->kind = (uint8_t)kind;
-        node->line = p->token->line;
-    }
-    return node;
-}
-
-bool
-bt_jinja_parse_enter(bt_jinja_parser *p)
-{
-    if (p->depth++ >= DEPTH_MAX && p->err == BT_OK) {
-        p->err = bt_fail(p->why, BT_ERR_TOO_LONG, "template line %d: nested deeper than %d", p->token->line, DEPTH_MAX);
-        p->token = p->last;
-    }
-    if (p->err != BT_OK) {
-        p->depth--;
-        return false;
-    }
-    return true;
-}
-
-void
-bt_jinja_parse_leave(bt_jinja_parser *p)
-{
-    p->depth -= p->depth > 0;
-}
-
-uint32_t
-bt_jinja_tree_name(const bt_jinja_tree *tree, bt_str name)
-{
-    for (uint32_t i = 0; i < tree->name_count; i++) {
-        if (bt_str_equal(tree->names[i], name)) {
-            return i;
-        }
-    }
-    return UINT32_MAX;
-}
-
-uint32_t
-bt_jinja_parse_intern(bt_jinja_parser *p, bt_str name)
-{
-    bt_jinja_tree *tree = p->tree;
-    uint32_t known = bt_jinja_tree_name(tree, name);
-
-    if (known != UINT32_MAX) {
-        return known;
-    }
-    // Names are looked up from end to end.
-    if (tree->name_count == 4096) {
-        bt_jinja_parse_fail(p, "more than 4096 variables");
-        return 0;
-    }
-    if (tree->name_count == tree->name_cap) {
-        uint32_t cap = tree->name_cap != 0 ? 2 * tree->name_cap : 64;
-        bt_str *names = bt_jinja_parse_alloc(p, cap * sizeof *names);
-
-        if (names == NULL) {
-            return 0;
-        }
-        if (tree->name_count != 0) {
-            memcpy(names, tree->names, tree->name_count * sizeof *names);
-        }
-        tree->names = names;
-        tree->name_cap = cap;
-    }
-    tree->names[tree->name_count] = name;
-    return tree->name_count++;
-}
-
-bool
-bt_jinja_parse_at_op(const bt_jinja_parser *p, int op)
-{
-    return p->token->kind == BT_JINJA_TOKEN_OP && p->token->op == op;
-}
-
-bool
-bt_jinja_parse_at_name(const bt_jinja_parser *p, const char *name)
-{
-    return p->token->kind == BT_JINJA_TOKEN_NAME && bt_str_is(p->token->text, name);
-}
-
-bool
-bt_jinja_parse_skip_op(bt_jinja_parser *p, int op)
-{
-    bool there = bt_jinja_parse_at_op(p, op);
-
-    p->token += there;
-    return there;
-}
-
-bool
-bt_jinja_parse_skip_name(bt_jinja_parser *p, const char *name)
-{
-    bool there = bt_jinja_parse_at_name(p, name);
-
-    p->token += there;
-    return there;
-}
-
-void
-bt_jinja_parse_expect_op(bt_jinja_parser *p, int op)
-{
-    if (!bt_jinja_parse_skip_op(p, op)) {
-        bt_jinja_parse_fail(p, "'%c' was expected", op);
-    }
-}
-
-bt_str
-bt_jinja_parse_expect_any_name(bt_jinja_parser *p)
-{
-    if (p->token->kind != BT_JINJA_TOKEN_NAME) {
-        bt_jinja_parse_fail(p, "a name was expected");
-        return (bt_str){"", 0};
-    }
-    return p->token++->text;
-}
-
-void
-bt_jinja_nodes_add(bt_jinja_parser *p, bt_jinja_nodes *nodes, bt_jinja_node *node)
-{
-    if (nodes->count == nodes->cap) {
-        size_t cap = nodes->cap != 0 ? 2 * nodes->cap : 4;
-        bt_jinja_node **items = bt_jinja_parse_alloc(p, cap * sizeof *items);
-
-        if (items == NULL) {
-            return;
-        }
-        if (nodes->count != 0) {
-            memcpy(items, nodes->items, nodes->count * sizeof *items);
-        }
-        nodes->items = items;
-        nodes->cap = cap;
-    }
-    nodes->items[nodes->count++] = node;
-}
 
 static bt_jinja_node *parse_statement(bt_jinja_parser *p);
 
@@ -262,9 +88,8 @@ parse_body(bt_jinja_parser *p, const char *const *ends)
     return body;
 }
 
-// Behind the opening tag of a block with one end tag: its body, and the rest of the end tag.
-static bt_jinja_node *
-parse_block(bt_jinja_parser *p, const char *end)
+bt_jinja_node *
+bt_jinja_parse_block(bt_jinja_parser *p, const char *end)
 {
     const char *const ends[] = {end, NULL};
     bt_jinja_node *body;
@@ -359,94 +184,7 @@ parse_set(bt_jinja_parser *p)
     }
     node->kind = BT_JINJA_NODE_SET_BLOCK;
     node->b = bt_jinja_parse_filters(p, NULL, true);
-    node->a = parse_block(p, "endset");
-    return node;
-}
-
-static void
-parse_parameters(bt_jinja_parser *p, bt_jinja_node *macro)
-{
-    bt_jinja_nodes nodes = {0};
-    bool defaults = false;
-
-    bt_jinja_parse_expect_op(p, '(');
-    while (!bt_jinja_parse_at_op(p, ')') && p->token != p->last) {
-        bt_jinja_node *node;
-
-        if (nodes.count != 0) {
-            bt_jinja_parse_expect_op(p, ',');
-        }
-        if ((node = bt_jinja_parse_node(p, BT_JINJA_NODE_PARAMETER)) == NULL) {
-            return;
-        }
-        node->text = bt_jinja_parse_expect_any_name(p);
-        node->name = bt_jinja_parse_intern(p, node->text);
-        if (bt_jinja_parse_skip_op(p, '=')) {
-            node->a = bt_jinja_parse_expression(p, true);
-            defaults = true;
-        } else if (defaults) {
-            bt_jinja_parse_fail(p, "a parameter without a default follows one with it");
-        }
-        bt_jinja_nodes_add(p, &nodes, node);
-    }
-    bt_jinja_parse_expect_op(p, ')');
-    macro->items = nodes.items;
-    macro->count = nodes.count;
-}
-
-// The body of a macro or of a call block, in which outer loops cannot be left.
-static void
-parse_macro_body(bt_jinja_parser *p, bt_jinja_node *macro, const char *end)
-{
-    uint8_t *uses = p->uses;
-    unsigned loops = p->loops;
-
-    p->uses = &macro->uses;
-    p->loops = 0;
-    macro->a = parse_block(p, end);
-    p->uses = uses;
-    p->loops = loops;
-}
-
-static bt_jinja_node *
-parse_macro(bt_jinja_parser *p)
-{
-    bt_jinja_node *macro = bt_jinja_parse_node(p, BT_JINJA_NODE_MACRO);
-
-    if (macro == NULL) {
-        return NULL;
-    }
-    macro->text = bt_jinja_parse_expect_any_name(p);
-    macro->name = bt_jinja_parse_intern(p, macro->text);
-    parse_parameters(p, macro);
-    // The numbers of the names that calling it may bind.
-    bt_jinja_parse_intern(p, bt_str_of("caller"));
-    bt_jinja_parse_intern(p, bt_str_of("varargs"));
-    bt_jinja_parse_intern(p, bt_str_of("kwargs"));
-    parse_macro_body(p, macro, "endmacro");
-    return macro;
-}
-
-static bt_jinja_node *
-parse_call_block(bt_jinja_parser *p)
-{
-    bt_jinja_node *node = bt_jinja_parse_node(p, BT_JINJA_NODE_CALL_BLOCK),
-                  *macro = bt_jinja_parse_node(p, BT_JINJA_NODE_MACRO);
-
-    if (node == NULL || macro == NULL) {
-        return NULL;
-    }
-    macro->text = bt_str_of("caller");
-    macro->name = bt_jinja_parse_intern(p, macro->text);
-    if (bt_jinja_parse_at_op(p, '(')) {
-        parse_parameters(p, macro);
-    }
-    node->a = bt_jinja_parse_expression(p, true);
-    node->b = macro;
-    if (node->a != NULL && node->a->kind != BT_JINJA_NODE_CALL) {
-        return bt_jinja_parse_fail(p, "a call was expected");
-    }
-    parse_macro_body(p, macro, "endcall");
+    node->a = bt_jinja_parse_block(p, "endset");
     return node;
 }
 
@@ -457,7 +195,7 @@ parse_filter_block(bt_jinja_parser *p)
 
     if (node != NULL) {
         node->a = bt_jinja_parse_filters(p, NULL, false);
-        node->b = parse_block(p, "endfilter");
+        node->b = bt_jinja_parse_block(p, "endfilter");
     }
     return node;
 }
@@ -481,7 +219,7 @@ parse_with(bt_jinja_parser *p)
     }
     node->items = nodes.items;
     node->count = nodes.count;
-    node->a = parse_block(p, "endwith");
+    node->a = bt_jinja_parse_block(p, "endwith");
     return node;
 }
 
@@ -556,8 +294,8 @@ parse_statement(bt_jinja_parser *p)
     return bt_str_is(name, "if")           ? parse_if(p)
            : bt_str_is(name, "for")        ? parse_for(p)
            : bt_str_is(name, "set")        ? parse_set(p)
-           : bt_str_is(name, "macro")      ? parse_macro(p)
-           : bt_str_is(name, "call")       ? parse_call_block(p)
+           : bt_str_is(name, "macro")      ? bt_jinja_parse_macro(p)
+           : bt_str_is(name, "call")       ? bt_jinja_parse_call_block(p)
            : bt_str_is(name, "filter")     ? parse_filter_block(p)
            : bt_str_is(name, "with")       ? parse_with(p)
            : bt_str_is(name, "block")      ? parse_scope(p, true)

@@ -5,6 +5,9 @@
 //     bt_router_edge_submit(edge, now, &arrival, &answer);       → id, or an error with what the client should hear
 //     on_tokens … on_tokens, on_finished                          exactly one on_finished for each id, nothing after it
 //     bt_router_edge_cancel(edge, now, id, BT_FINISH_CANCELLED)   → on_finished follows before it returns, if the request still was
+//
+// What submit and cancel send lies in the link until the other side's turn: whoever calls them outside a turn lets one of both sides
+// follow before it sleeps.
 #pragma once
 
 #include "common/node/link.h"

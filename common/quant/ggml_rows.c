@@ -401,14 +401,15 @@ requantise_codes(const uint8_t *codes, int zero, const float *scales, uint8_t *r
 {
     float coarse = fabsf(scales[0]) >= fabsf(scales[1]) ? scales[0] : scales[1];
     float step, ratio[2];
-    int largest = 1, fine;
+    int above = 1, below = 1, fine;
 
     for (int i = 0; i < 32; i++) {
-        int size = codes[i] > zero ? codes[i] - zero : zero - codes[i];
+        int code = codes[i] - zero;
 
-        largest = size > largest ? size : largest;
+        above = code > above ? code : above;
+        below = -code > below ? -code : below;
     }
-    fine = 127 / largest;
+    fine = 127 / above < 128 / below ? 127 / above : 128 / below; // Q6_K: 4, its codes go from -32 to 31
     *scale = bt_f32_to_f16(coarse / (float)fine);
     step = bt_f16_to_f32(*scale);
     ratio[0] = step != 0 ? scales[0] / step : 0;

@@ -88,7 +88,7 @@ begin(bt_jinja_run *run, const bt_template *compiled, const bt_template_input *i
 
     *run = (bt_jinja_run){.tree = &compiled->tree, .why = why, .now = input->now, .line = 1};
     run->steps_left = limits->steps != 0 ? limits->steps : 20000000;
-    run->depth_max = limits->depth != 0 ? limits->depth : 400;
+    run->depth_max = limits->depth != 0 ? limits->depth : 800;
     run->captured_max = limits->output_bytes != 0 ? limits->output_bytes : (size_t)32 << 20;
     bt_arena_init(&run->arena, limits->memory_bytes != 0 ? limits->memory_bytes : (size_t)128 << 20);
 }

@@ -24,7 +24,7 @@ void bt_template_close(bt_template *compiled); // NULL is fine
 // What one rendering may use. A zero takes the default.
 typedef struct {
     uint64_t steps;      // 20 million; about one a node visited, one a few dozen bytes walked over
-    unsigned depth;      // 400 nested calls, expressions, values
+    unsigned depth;      // 800 nested calls, expressions, values
     size_t memory_bytes; // 128 MiB, of values and texts on the way
     size_t output_bytes; // 32 MiB, of the prompt and of what is being captured for it
 } bt_template_limits;

@@ -128,9 +128,13 @@ bt_jinja_apply_filter(bt_jinja_run *run, const bt_jinja_node *node, bt_jinja_val
 {
     bt_jinja_args args;
 
+    if (!bt_jinja_enter(run)) {
+        return subject;
+    }
     if (node->a != NULL) {
         subject = bt_jinja_apply_filter(run, node->a, subject);
     }
+    bt_jinja_leave(run);
     if (node->filter == NULL) {
         return bt_jinja_fail(run, "no filter named '%.*s'", (int)(node->text.len < 60 ? node->text.len : 60),
                              node->text.data);

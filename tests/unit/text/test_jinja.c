@@ -218,7 +218,7 @@ END_TEST
 
 START_TEST(depth_ends_what_nests_without_end)
 {
-    char deep[4096];
+    char deep[4096], source[5000];
 
     expect_fault("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", BT_ERR_TOO_LONG, "depth");
     expect_fault("{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
@@ -229,6 +229,14 @@ START_TEST(depth_ends_what_nests_without_end)
         "{% endfor %}{{ n.l == n.k }}",
         BT_ERR_TOO_LONG, "depth");
     expect_fault("{% for x in [[]] recursive %}{{ loop([1]) }}{% endfor %}", BT_ERR_TOO_LONG, "depth");
+    memcpy(deep, "{% filter e", 11);
+    for (size_t i = 11; i + 8 < sizeof deep; i += 2) {
+        memcpy(deep + i, "|e", 3);
+    }
+    strcat(deep, "%}");
+    memcpy(source, deep, sizeof deep);
+    strcat(source, "x{% endfilter %}");
+    expect_fault(source, BT_ERR_TOO_LONG, "depth");
     memset(deep, '(', sizeof deep);
     memcpy(deep, "{{ ", 3);
     deep[sizeof deep - 1] = 0;

@@ -1,17 +1,18 @@
-// The methods of str.
+// The methods of str: the table, and those that search and cut.
 #include "common/text/jinja/chars.h"
+#include "common/text/jinja/methods.h"
 #include "common/text/jinja/text.h"
 
-// A text like `self`: what is marked safe stays so.
-static bt_jinja_value
-like(bt_jinja_value self, bt_str text)
+// A text bt_jinja_text_like `self`: what is marked safe stays so.
+bt_jinja_value
+bt_jinja_text_like(bt_jinja_value self, bt_str text)
 {
     self.text = text;
     return self;
 }
 
-static bool
-want_text(bt_jinja_run *run, bt_jinja_value v, const char *what)
+bool
+bt_jinja_want_text(bt_jinja_run *run, bt_jinja_value v, const char *what)
 {
     if (v.kind != BT_JINJA_TEXT && run->err == BT_OK) {
         bt_jinja_fail(run, "%s: expected str, got %s", what, bt_jinja_type_name(v));
@@ -28,10 +29,11 @@ strip(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, bool le
         return self;
     }
     if (chars.kind == BT_JINJA_UNSET || chars.kind == BT_JINJA_NONE) {
-        return like(self, bt_jinja_text_strip(run, self.text, NULL, left, right));
+        return bt_jinja_text_like(self, bt_jinja_text_strip(run, self.text, NULL, left, right));
     }
-    return want_text(run, chars, "strip") ? like(self, bt_jinja_text_strip(run, self.text, &chars.text, left, right))
-                                          : self;
+    return bt_jinja_want_text(run, chars, "strip")
+               ? bt_jinja_text_like(self, bt_jinja_text_strip(run, self.text, &chars.text, left, right))
+               : self;
 }
 
 static bt_jinja_value
@@ -63,7 +65,7 @@ split(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, bool fr
         return self;
     }
     spaces = places[0].kind == BT_JINJA_UNSET || places[0].kind == BT_JINJA_NONE;
-    if (!spaces && !want_text(run, places[0], "split")) {
+    if (!spaces && !bt_jinja_want_text(run, places[0], "split")) {
         return self;
     }
     if (places[1].kind != BT_JINJA_UNSET && !bt_jinja_as_int(places[1], &times)) {
@@ -97,11 +99,12 @@ text_splitlines(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *arg
 static bt_jinja_value
 partition(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, bool last)
 {
-    bt_jinja_value sep, result = bt_jinja_list_new(run, BT_JINJA_SHAPE_TUPLE, 3), none = like(self, (bt_str){"", 0});
+    bt_jinja_value sep, result = bt_jinja_list_new(run, BT_JINJA_SHAPE_TUPLE, 3),
+                        none = bt_jinja_text_like(self, (bt_str){"", 0});
     bt_str text = self.text;
     size_t hit;
 
-    if (!bt_jinja_take_args(run, args, "partition", "sep", 1, &sep) || !want_text(run, sep, "partition")) {
+    if (!bt_jinja_take_args(run, args, "partition", "sep", 1, &sep) || !bt_jinja_want_text(run, sep, "partition")) {
         return self;
     }
     if (sep.text.len == 0) {
@@ -114,9 +117,10 @@ partition(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, boo
         bt_jinja_list_put(result, last ? self : none);
         return result;
     }
-    bt_jinja_list_put(result, like(self, (bt_str){text.data, hit}));
+    bt_jinja_list_put(result, bt_jinja_text_like(self, (bt_str){text.data, hit}));
     bt_jinja_list_put(result, sep);
-    bt_jinja_list_put(result, like(self, (bt_str){text.data + hit + sep.text.len, text.len - hit - sep.text.len}));
+    bt_jinja_list_put(
+        result, bt_jinja_text_like(self, (bt_str){text.data + hit + sep.text.len, text.len - hit - sep.text.len}));
     return result;
 }
 
@@ -139,14 +143,15 @@ text_replace(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
     int64_t count = -1;
 
     if (!bt_jinja_take_args(run, args, "replace", "old new count", 2, places) ||
-        !want_text(run, places[0], "replace") || !want_text(run, places[1], "replace")) {
+        !bt_jinja_want_text(run, places[0], "replace") || !bt_jinja_want_text(run, places[1], "replace")) {
         return self;
     }
     if (places[2].kind != BT_JINJA_UNSET && !bt_jinja_as_int(places[2], &count)) {
         return bt_jinja_fail(run, "replace: count must be an integer");
     }
-    return like(self, bt_jinja_text_replace(run, self.text, places[0].text,
-                                            self.markup ? bt_jinja_escape(run, places[1]) : places[1].text, count));
+    return bt_jinja_text_like(
+        self, bt_jinja_text_replace(run, self.text, places[0].text,
+                                    self.markup ? bt_jinja_escape(run, places[1]) : places[1].text, count));
 }
 
 static bool
@@ -173,14 +178,15 @@ has_affix(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, boo
     if (bt_jinja_is_shape(places[0], BT_JINJA_SHAPE_TUPLE)) {
         count = places[0].list->count;
         for (size_t i = 0;
-             i < count && bt_jinja_charge(run, 1) && want_text(run, places[0].list->items[i], "startswith"); i++) {
+             i < count && bt_jinja_charge(run, 1) && bt_jinja_want_text(run, places[0].list->items[i], "startswith");
+             i++) {
             if (affix_is(text, places[0].list->items[i].text, front)) {
                 return bt_jinja_bool(true);
             }
         }
         return bt_jinja_bool(false);
     }
-    return want_text(run, places[0], front ? "startswith" : "endswith")
+    return bt_jinja_want_text(run, places[0], front ? "startswith" : "endswith")
                ? bt_jinja_bool(affix_is(text, places[0].text, front))
                : self;
 }
@@ -204,13 +210,13 @@ remove_affix(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, 
     bt_str text = self.text;
 
     if (!bt_jinja_take_args(run, args, front ? "removeprefix" : "removesuffix", "affix", 1, &affix) ||
-        !want_text(run, affix, "removeprefix")) {
+        !bt_jinja_want_text(run, affix, "removeprefix")) {
         return self;
     }
     if (affix_is(text, affix.text, front)) {
         text = (bt_str){front ? text.data + affix.text.len : text.data, text.len - affix.text.len};
     }
-    return like(self, text);
+    return bt_jinja_text_like(self, text);
 }
 
 static bt_jinja_value
@@ -234,7 +240,7 @@ find(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, const ch
     bt_str text = self.text;
     size_t hit, from;
 
-    if (!bt_jinja_take_args(run, args, what, "sub start end", 1, places) || !want_text(run, places[0], what)) {
+    if (!bt_jinja_take_args(run, args, what, "sub start end", 1, places) || !bt_jinja_want_text(run, places[0], what)) {
         return -1;
     }
     if (places[1].kind != BT_JINJA_UNSET) {
@@ -291,7 +297,7 @@ text_count(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
     bt_jinja_value what;
     int64_t count = 0;
 
-    if (!bt_jinja_take_args(run, args, "count", "sub", 1, &what) || !want_text(run, what, "count")) {
+    if (!bt_jinja_take_args(run, args, "count", "sub", 1, &what) || !bt_jinja_want_text(run, what, "count")) {
         return self;
     }
     if (what.text.len == 0) {
@@ -315,201 +321,20 @@ text_join(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
         return self;
     }
     while (bt_jinja_iter_next(run, &iter, &item)) {
-        if (!want_text(run, item, "join")) {
+        if (!bt_jinja_want_text(run, item, "join")) {
             break;
         }
         text = bt_jinja_join(run, text, first ? (bt_str){"", 0} : self.text);
         text = bt_jinja_join(run, text, self.markup ? bt_jinja_escape(run, item) : item.text);
         first = false;
     }
-    return like(self, text);
+    return bt_jinja_text_like(self, text);
 }
 
 static bt_jinja_value
 text_format(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
 {
     return bt_jinja_format_braces(run, self, args);
-}
-
-// Padding to a width with a character; side: -1 text to the left, 0 in the middle, 1 to the right.
-static bt_jinja_value
-padded(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, const char *what, int side)
-{
-    bt_jinja_value places[2], fill = bt_jinja_text(bt_str_of(" "));
-    int64_t width, missing, left;
-
-    if (!bt_jinja_take_args(run, args, what, "width fillchar", 1, places)) {
-        return self;
-    }
-    if (!bt_jinja_as_int(places[0], &width) || !bt_jinja_charge(run, self.text.len / 64)) {
-        return bt_jinja_fail(run, "%s: width must be an integer", what);
-    }
-    fill = places[1].kind != BT_JINJA_UNSET ? places[1] : fill;
-    if (!want_text(run, fill, what) || bt_jinja_char_count(fill.text) != 1) {
-        return bt_jinja_fail(run, "%s: the fill character must be one character", what);
-    }
-    missing = width - (int64_t)bt_jinja_char_count(self.text);
-    if (missing <= 0) {
-        return self;
-    }
-    // The odd one goes where CPython puts it.
-    left = side < 0 ? 0 : side > 0 ? missing : missing / 2 + (missing & width & 1);
-    return like(self, bt_jinja_join(
-                          run, bt_jinja_join(run, bt_jinja_binary(run, '*', fill, bt_jinja_int(left)).text, self.text),
-                          bt_jinja_binary(run, '*', fill, bt_jinja_int(missing - left)).text));
-}
-
-static bt_jinja_value
-text_ljust(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return padded(run, self, args, "ljust", -1);
-}
-
-static bt_jinja_value
-text_rjust(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return padded(run, self, args, "rjust", 1);
-}
-
-static bt_jinja_value
-text_center(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return padded(run, self, args, "center", 0);
-}
-
-static bt_jinja_value
-text_zfill(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    bool sign = self.text.len != 0 && (self.text.data[0] == '-' || self.text.data[0] == '+');
-    bt_jinja_value width, digits = like(self, (bt_str){self.text.data + sign, self.text.len - sign});
-    int64_t count;
-    bt_jinja_value places[2];
-
-    if (!bt_jinja_take_args(run, args, "zfill", "width", 1, &width) || !bt_jinja_as_int(width, &count)) {
-        return bt_jinja_fail(run, "zfill: width must be an integer");
-    }
-    places[0] = bt_jinja_int(count > 0 ? count - sign : 0);
-    places[1] = bt_jinja_text(bt_str_of("0"));
-    digits = padded(run, digits, &(bt_jinja_args){.items = places, .count = 2}, "zfill", 1);
-    return like(self, bt_jinja_join(run, (bt_str){self.text.data, sign}, digits.text));
-}
-
-static bt_jinja_value
-with_case(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args, const char *what, bt_jinja_case how)
-{
-    return bt_jinja_take_args(run, args, what, "", 0, NULL) ? like(self, bt_jinja_text_case(run, self.text, how))
-                                                            : self;
-}
-
-static bt_jinja_value
-text_lower(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return with_case(run, self, args, "lower", BT_JINJA_LOWER);
-}
-
-static bt_jinja_value
-text_upper(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return with_case(run, self, args, "upper", BT_JINJA_UPPER);
-}
-
-static bt_jinja_value
-text_capitalize(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return with_case(run, self, args, "capitalize", BT_JINJA_CAPITALIZE);
-}
-
-static bt_jinja_value
-text_title(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return with_case(run, self, args, "title", BT_JINJA_TITLE);
-}
-
-static bt_jinja_value
-text_swapcase(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    return with_case(run, self, args, "swapcase", BT_JINJA_SWAP);
-}
-
-static bt_jinja_value
-every(bt_jinja_run *run, bt_jinja_value self, bool (*holds)(uint32_t c))
-{
-    size_t bytes;
-
-    bt_jinja_charge(run, self.text.len / 16);
-    for (size_t at = 0; at < self.text.len; at += bytes) {
-        if (!holds(bt_jinja_char_at(self.text, at, &bytes))) {
-            return bt_jinja_bool(false);
-        }
-    }
-    return bt_jinja_bool(self.text.len != 0);
-}
-
-static bool
-is_alnum(uint32_t c)
-{
-    return bt_jinja_is_alpha(c) || bt_jinja_is_numeric(c);
-}
-
-static bt_jinja_value
-text_isalnum(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return every(run, self, is_alnum);
-}
-
-static bt_jinja_value
-text_isalpha(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return every(run, self, bt_jinja_is_alpha);
-}
-
-static bt_jinja_value
-text_isdigit(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return every(run, self, bt_jinja_is_numeric);
-}
-
-static bt_jinja_value
-text_isspace(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return every(run, self, bt_jinja_is_space);
-}
-
-// Some letter of the case, and none of the other.
-static bt_jinja_value
-only_case(bt_jinja_run *run, bt_jinja_value self, bool upper)
-{
-    bool some = false;
-    size_t bytes;
-
-    bt_jinja_charge(run, self.text.len / 16);
-    for (size_t at = 0; at < self.text.len; at += bytes) {
-        uint32_t c = bt_jinja_char_at(self.text, at, &bytes);
-
-        if (upper ? bt_jinja_is_lower(c) : bt_jinja_is_upper(c)) {
-            return bt_jinja_bool(false);
-        }
-        some = some || (upper ? bt_jinja_is_upper(c) : bt_jinja_is_lower(c));
-    }
-    return bt_jinja_bool(some);
-}
-
-static bt_jinja_value
-text_islower(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return only_case(run, self, false);
-}
-
-static bt_jinja_value
-text_isupper(bt_jinja_run *run, bt_jinja_value self, const bt_jinja_args *args)
-{
-    (void)args;
-    return only_case(run, self, true);
 }
 
 static bt_jinja_value
@@ -544,24 +369,24 @@ static const struct {
     {"count", text_count},
     {"join", text_join},
     {"format", text_format},
-    {"ljust", text_ljust},
-    {"rjust", text_rjust},
-    {"center", text_center},
-    {"zfill", text_zfill},
-    {"lower", text_lower},
-    {"casefold", text_lower},
-    {"upper", text_upper},
-    {"capitalize", text_capitalize},
-    {"title", text_title},
-    {"swapcase", text_swapcase},
-    {"isalnum", text_isalnum},
-    {"isalpha", text_isalpha},
-    {"isdigit", text_isdigit},
-    {"isdecimal", text_isdigit},
-    {"isnumeric", text_isdigit},
-    {"isspace", text_isspace},
-    {"islower", text_islower},
-    {"isupper", text_isupper},
+    {"ljust", bt_jinja_text_ljust},
+    {"rjust", bt_jinja_text_rjust},
+    {"center", bt_jinja_text_center},
+    {"zfill", bt_jinja_text_zfill},
+    {"lower", bt_jinja_text_lower},
+    {"casefold", bt_jinja_text_lower},
+    {"upper", bt_jinja_text_upper},
+    {"capitalize", bt_jinja_text_capitalize},
+    {"title", bt_jinja_text_title},
+    {"swapcase", bt_jinja_text_swapcase},
+    {"isalnum", bt_jinja_text_isalnum},
+    {"isalpha", bt_jinja_text_isalpha},
+    {"isdigit", bt_jinja_text_isdigit},
+    {"isdecimal", bt_jinja_text_isdigit},
+    {"isnumeric", bt_jinja_text_isdigit},
+    {"isspace", bt_jinja_text_isspace},
+    {"islower", bt_jinja_text_islower},
+    {"isupper", bt_jinja_text_isupper},
     // There in Python, so that "is defined" must find them.
     {"encode", not_done},
     {"expandtabs", not_done},

@@ -221,6 +221,27 @@ queue_answer(bt_http_request *request)
     return queued;
 }
 
+// Refuses and closes where it is not certain where the next request begins. A body where none belongs, or a POST that does
+// not say its length, is how line ends that libmicrohttpd forgives (bare LF, folded headers) become a second request.
+static void
+check_framing(bt_http_request *request)
+{
+    const char *length = in_header(request, "Content-Length");
+    bool encoded = in_header(request, "Transfer-Encoding") != NULL;
+    bool reads = strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0;
+
+    if (!framing_is_clear(request)) {
+        refuse_later(request, 400, "Content-Length and Transfer-Encoding do not say clearly how long the body is");
+    } else if (reads && (encoded || (length != NULL && strtoull(length, NULL, 10) != 0))) {
+        refuse_later(request, 400, "a request of this method has no body");
+    } else if (strcmp(request->method, "POST") == 0 && !encoded && length == NULL) {
+        refuse_later(request, 411, "Content-Length or Transfer-Encoding: chunked is needed");
+    }
+    if (request->refused != 0) {
+        request->dropped = BT_HTTP_DRAIN_MAX;
+    }
+}
+
 // The headers are here. Refusals wait for the end of the body, unless the client asks before it sends one.
 static enum MHD_Result
 begin_request(bt_http_request *request, const char *url, const char *method)
@@ -232,10 +253,7 @@ begin_request(bt_http_request *request, const char *url, const char *method)
     snprintf(request->path, sizeof request->path, "%s", strlen(url) < sizeof request->path ? url : "");
     request->phase = BT_HTTP_BODY;
     set_deadline(request, request->server->limits.body_time_max);
-    if (!framing_is_clear(request)) {
-        refuse_later(request, 400, "Content-Length and Transfer-Encoding do not say clearly how long the body is");
-        request->dropped = BT_HTTP_DRAIN_MAX;
-    }
+    check_framing(request);
     find_route(request);
     plan_body(request);
     if (request->refused == 0 && handler->admit != NULL) {

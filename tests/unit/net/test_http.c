@@ -344,6 +344,8 @@ START_TEST(refusals_have_their_status)
         {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
         {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi", 400},
         {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\nhi", 400},
+        {"POST /echo HTTP/1.1\r\nHost: a\r\n\r\n", 411},
+        {"GET /get HTTP/1.1\r\nHost: a\r\nDummy: x\nContent-Length: 2\r\n\r\nhi", 400},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

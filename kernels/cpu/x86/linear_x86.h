@@ -4,7 +4,15 @@
 #include "kernels/cpu/tiled.h"
 
 // How far ahead of the multiplies weights are fetched: 2 KB, about 200 ns at the rate of one core (kernels/README.md).
-#define BT_PREFETCH_BYTES 2048
+#define BT_PREFETCH_BYTES 6144
+
+// [asymmetric][tokens − 1]; asymmetric up to 8.
+extern bt_dot_fn *const bt_dot_avx512_q2[2][BT_TILE_TOKENS];
+extern bt_dot_fn *const bt_dot_avx512_q3[2][BT_TILE_TOKENS];
+extern bt_dot_fn *const bt_dot_avx512_q4[2][BT_TILE_TOKENS];
+extern bt_dot_fn *const bt_dot_avx512_q5[2][BT_TILE_TOKENS];
+extern bt_dot_fn *const bt_dot_avx512_q6[2][BT_TILE_TOKENS];
+extern bt_dot_fn *const bt_dot_avx512_q8[2][BT_TILE_TOKENS];
 
 void bt_avx512_quantise(const bt_linear_args *args, uint32_t token, const bt_tile *tile, uint32_t slot, float *row,
                         int32_t *unit_sums);

@@ -102,7 +102,7 @@ bt_avx512_max16(__m512 lanes)
 BT_AVX512_FN __mmask16
 bt_avx512_mask(uint32_t count)
 {
-    return count < 16 ? (__mmask16)((1u << count) - 1) : (__mmask16)0xffff;
+    return (__mmask16)(count < 16 ? (1u << count) - 1 : 0xffffu);
 }
 
 BT_AVX512_FN float

@@ -29,12 +29,12 @@ static void
 add_norm_thread(void *arg, uint32_t thread, uint32_t threads)
 {
     add_norm_job *job = arg;
-    uint32_t first, end;
+    uint32_t first = 0, end = 0;
 
     (void)threads;
     while (bt_work_take(&job->work, thread, &first, &end)) {
-        for (; first < end; first++) {
-            job->row(job->args, first);
+        for (uint32_t t = first; t < end; t++) {
+            job->row(job->args, t);
         }
     }
 }
@@ -51,6 +51,6 @@ bt_cpu_add_norm(bt_device *device, const bt_add_norm_args *args)
                                            : bt_ref_add_norm_row;
 #endif
     bt_work_init(&job.work, device->threads, args->tokens, 4);
-    bt_pool_run(device->pool, add_norm_thread, &job);
+    bt_pool_help(device->pool, add_norm_thread, &job);
     return BT_OK;
 }

@@ -187,7 +187,7 @@ span_of(const call *c, const uint32_t *start, uint32_t unit, uint32_t *within)
 static void
 prepare_unit(const call *c, uint32_t unit)
 {
-    uint32_t within, kv_heads = c->job.args->kv_heads, skip, first, end;
+    uint32_t within, kv_heads = c->job.args->kv_heads, skip, first = 0, end = 0;
     const bt_attention_span *span = span_of(c, c->prepare_start, unit, &within);
 
     skip = span->position % PREPARE_TOKENS;
@@ -227,24 +227,24 @@ static void
 attention_thread(void *arg, uint32_t thread, uint32_t threads)
 {
     call *c = arg;
-    uint32_t first, end;
+    uint32_t first = 0, end = 0;
 
     (void)threads;
     if (c->job.args->norm_whole && c->job.args->q_norm != NULL) {
         while (bt_work_take(&c->whole, thread, &first, &end)) {
             bt_ref_attention_whole(&c->job, first);
         }
-        bt_pool_barrier(c->device->pool);
+        bt_work_wait(&c->whole);
     }
     while (bt_work_take(&c->prepare, thread, &first, &end)) {
         prepare_unit(c, first);
     }
-    bt_pool_barrier(c->device->pool);
+    bt_work_wait(&c->prepare);
     while (bt_work_take(&c->attend, thread, &first, &end)) {
         attend_unit(c, first, bt_cpu_private(c->device, thread));
     }
     if (c->partials != NULL) {
-        bt_pool_barrier(c->device->pool);
+        bt_work_wait(&c->attend);
         while (bt_work_take(&c->merge, thread, &first, &end)) {
             merge_unit(c, first);
         }
@@ -286,6 +286,6 @@ bt_cpu_attention(bt_device *device, const bt_attention_args *args)
     bt_work_init(&c.prepare, threads, c.prepare_start[args->span_count], 1);
     bt_work_init(&c.attend, threads, c.attend_start[args->span_count] * c.splits, 1);
     bt_work_init(&c.merge, threads, c.rows * args->heads, 1);
-    bt_pool_run(device->pool, attention_thread, &c);
+    bt_pool_help(device->pool, attention_thread, &c);
     return BT_OK;
 }

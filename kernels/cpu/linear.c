@@ -67,7 +67,7 @@ static void
 ref_thread(void *arg, uint32_t thread, uint32_t threads)
 {
     linear_job *job = arg;
-    uint32_t rows = rows_of(job->args), first, end;
+    uint32_t rows = rows_of(job->args), first = 0, end = 0;
 
     (void)threads;
     while (bt_work_take(&job->work, thread, &first, &end)) {
@@ -85,7 +85,7 @@ ref_linear(bt_device *device, const bt_linear_args *args)
     uint32_t items = (rows_of(args) + 15) / 16;
 
     bt_work_init(&job.work, device->threads, items, items / (8 * device->threads));
-    bt_pool_run(device->pool, ref_thread, &job);
+    bt_pool_help(device->pool, ref_thread, &job);
 }
 
 static const bt_linear_path *

@@ -2,7 +2,6 @@
 
 #include "common/base/mem.h"
 #include "common/base/time.h"
-#include "kernels/cpu/work.h"
 
 #include <assert.h>
 #include <linux/futex.h>
@@ -15,7 +14,13 @@
 
 // Within a step the owner's own work between two operations takes a few microseconds, between two steps some tens.
 #define SPIN_TIME (60 * BT_MICROSECOND)
-#define SPINS_A_LOOK 64 // pauses between two looks at the clock
+#define SPINS_A_LOOK 64   // pauses between two looks at the clock
+#define RELAX_SPINS 2000u // pauses before a waiting thread gives its core away, some tens of microseconds
+
+// `state` is the number of the current run (high half), whether it is closed to newcomers, and how many workers are inside.
+#define STATE_RUN ((uint64_t)1 << 32)
+#define STATE_CLOSED ((uint64_t)1 << 31)
+#define STATE_INSIDE (STATE_CLOSED - 1)
 
 typedef struct {
     bt_pool *pool;
@@ -25,14 +30,13 @@ typedef struct {
 
 struct bt_pool {
     uint32_t threads;
-    void (*run)(void *arg, uint32_t thread, uint32_t threads);
+    void (*run)(void *arg, uint32_t thread, uint32_t threads); // changes only while the run is closed and empty
     void *arg;
-    bool closing;
-    _Alignas(64) atomic_uint job;      // counts runs; workers wait for it to move
+    atomic_bool closing;
+    _Alignas(64) atomic_uint bell; // rings once a run; what sleepers wait on
+    _Alignas(64) atomic_uint_fast64_t state;
     _Alignas(64) atomic_uint sleepers; // workers inside, or about to be inside, the futex
-    _Alignas(64) atomic_uint finished; // workers done with this run
-    _Alignas(64) atomic_uint arrived;  // threads at the barrier
-    _Alignas(64) atomic_uint passed;   // counts barriers
+    _Alignas(64) atomic_uint entered;  // workers that have begun this run
     worker workers[BT_THREADS_MAX];
     uint32_t started;
 };
@@ -47,6 +51,16 @@ pause_cpu(void)
 #endif
 }
 
+void
+bt_pool_relax(unsigned round)
+{
+    if (round < RELAX_SPINS) {
+        pause_cpu();
+    } else {
+        sched_yield();
+    }
+}
+
 // Denormals are part of the numbers (DESIGN 7): 1e-40 halved must not be zero.
 static void
 assert_no_flush_to_zero(void)
@@ -56,15 +70,15 @@ assert_no_flush_to_zero(void)
     assert(small * 0.5f > 0.0f);
 }
 
-// True when `value` has left `old` within the spin time.
+// True when the bell has rung since `heard` within the spin time.
 static bool
-spin_while(atomic_uint *value, unsigned old)
+spin_for_bell(bt_pool *pool, unsigned heard)
 {
     bt_time until = 0;
 
     for (;;) {
         for (int i = 0; i < SPINS_A_LOOK; i++) {
-            if (atomic_load_explicit(value, memory_order_acquire) != old) {
+            if (atomic_load_explicit(&pool->bell, memory_order_acquire) != heard) {
                 return true;
             }
             pause_cpu();
@@ -77,26 +91,34 @@ spin_while(atomic_uint *value, unsigned old)
     }
 }
 
-static void
-wait_for_job(bt_pool *pool, unsigned old)
+// Returns what the bell says now.
+static unsigned
+wait_for_bell(bt_pool *pool, unsigned heard)
 {
-    if (spin_while(&pool->job, old)) {
-        return;
+    if (!spin_for_bell(pool, heard)) {
+        atomic_fetch_add(&pool->sleepers, 1);
+        while (atomic_load(&pool->bell) == heard) {
+            syscall(SYS_futex, (void *)&pool->bell, FUTEX_WAIT_PRIVATE, heard, NULL, NULL, 0);
+        }
+        atomic_fetch_sub(&pool->sleepers, 1);
     }
-    atomic_fetch_add(&pool->sleepers, 1);
-    while (atomic_load(&pool->job) == old) {
-        syscall(SYS_futex, (void *)&pool->job, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-    }
-    atomic_fetch_sub(&pool->sleepers, 1);
+    return atomic_load_explicit(&pool->bell, memory_order_acquire);
 }
 
-// Others are still at work, so this wait is short unless one of them has lost its core: then give ours away.
-static void
-wait_busy(atomic_uint *value, unsigned old)
+// Goes into the current run unless it is closed or `last`, which was run already. *last becomes its number.
+static bool
+enter(bt_pool *pool, uint64_t *last)
 {
-    while (!spin_while(value, old)) {
-        sched_yield();
-    }
+    uint64_t state = atomic_load_explicit(&pool->state, memory_order_acquire);
+
+    do {
+        if ((state & STATE_CLOSED) != 0 || state / STATE_RUN == *last) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&pool->state, &state, state + 1, memory_order_acq_rel,
+                                                    memory_order_acquire));
+    *last = state / STATE_RUN;
+    return true;
 }
 
 static void *
@@ -104,24 +126,29 @@ work(void *arg)
 {
     worker *me = arg;
     bt_pool *pool = me->pool;
+    uint64_t last = 0;
+    unsigned heard = 0;
 
     assert_no_flush_to_zero();
-    for (unsigned job = 0;; job++) {
-        wait_for_job(pool, job);
-        if (pool->closing) {
+    for (;;) {
+        heard = wait_for_bell(pool, heard);
+        if (atomic_load(&pool->closing)) {
             return NULL;
         }
-        pool->run(pool->arg, me->index, pool->threads);
-        atomic_fetch_add_explicit(&pool->finished, 1, memory_order_release);
+        if (enter(pool, &last)) {
+            atomic_fetch_add_explicit(&pool->entered, 1, memory_order_relaxed);
+            pool->run(pool->arg, me->index, pool->threads);
+            atomic_fetch_sub_explicit(&pool->state, 1, memory_order_release);
+        }
     }
 }
 
 static void
-publish(bt_pool *pool)
+ring(bt_pool *pool)
 {
-    atomic_fetch_add(&pool->job, 1);
+    atomic_fetch_add(&pool->bell, 1);
     if (atomic_load(&pool->sleepers) > 0) {
-        syscall(SYS_futex, (void *)&pool->job, FUTEX_WAKE_PRIVATE, BT_THREADS_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, (void *)&pool->bell, FUTEX_WAKE_PRIVATE, BT_THREADS_MAX, NULL, NULL, 0);
     }
 }
 
@@ -136,6 +163,7 @@ bt_pool_open(bt_pool **out, uint32_t threads)
         return BT_ERR_NO_MEMORY;
     }
     pool->threads = threads;
+    atomic_store(&pool->state, STATE_CLOSED);
     for (uint32_t i = 1; i < threads; i++) {
         worker *w = &pool->workers[i];
 
@@ -156,46 +184,59 @@ bt_pool_close(bt_pool *pool)
     if (pool == NULL) {
         return;
     }
-    pool->closing = true;
-    publish(pool);
+    atomic_store(&pool->closing, true);
+    ring(pool);
     for (uint32_t i = 1; i <= pool->started; i++) {
         pthread_join(pool->workers[i].handle, NULL);
     }
     bt_free_pages(pool, sizeof *pool);
 }
 
-void
-bt_pool_run(bt_pool *pool, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
+static void
+begin(bt_pool *pool, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
 {
-    unsigned done;
+    uint64_t number = atomic_load_explicit(&pool->state, memory_order_relaxed) / STATE_RUN + 1;
 
-    if (pool->threads == 1) {
-        run(arg, 0, 1);
-        return;
-    }
     pool->run = run;
     pool->arg = arg;
-    atomic_store_explicit(&pool->finished, 0, memory_order_relaxed);
-    publish(pool);
-    run(arg, 0, pool->threads);
-    while ((done = atomic_load_explicit(&pool->finished, memory_order_acquire)) < pool->threads - 1) {
-        wait_busy(&pool->finished, done);
+    atomic_store_explicit(&pool->entered, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->state, number * STATE_RUN, memory_order_release);
+    ring(pool);
+}
+
+// Nobody enters any more; those inside are waited for.
+static void
+end(bt_pool *pool)
+{
+    atomic_fetch_or_explicit(&pool->state, STATE_CLOSED, memory_order_acq_rel);
+    for (unsigned i = 0; (atomic_load_explicit(&pool->state, memory_order_acquire) & STATE_INSIDE) != 0; i++) {
+        bt_pool_relax(i);
     }
 }
 
 void
-bt_pool_barrier(bt_pool *pool)
+bt_pool_run(bt_pool *pool, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
 {
-    unsigned passed;
-
     if (pool->threads == 1) {
+        run(arg, 0, 1);
         return;
     }
-    passed = atomic_load_explicit(&pool->passed, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->threads - 1) {
-        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->passed, passed + 1, memory_order_release);
+    begin(pool, run, arg);
+    run(arg, 0, pool->threads);
+    for (unsigned i = 0; atomic_load_explicit(&pool->entered, memory_order_relaxed) < pool->threads - 1; i++) {
+        bt_pool_relax(i);
+    }
+    end(pool);
+}
+
+void
+bt_pool_help(bt_pool *pool, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
+{
+    if (pool->threads == 1) {
+        run(arg, 0, 1);
         return;
     }
-    wait_busy(&pool->passed, passed);
+    begin(pool, run, arg);
+    run(arg, 0, pool->threads);
+    end(pool);
 }

@@ -27,12 +27,12 @@ static void
 rope_thread(void *arg, uint32_t thread, uint32_t threads)
 {
     rope_job *job = arg;
-    uint32_t first, end;
+    uint32_t first = 0, end = 0;
 
     (void)threads;
     while (bt_work_take(&job->work, thread, &first, &end)) {
-        for (; first < end; first++) {
-            rope_row(job->args, first);
+        for (uint32_t t = first; t < end; t++) {
+            rope_row(job->args, t);
         }
     }
 }
@@ -43,6 +43,6 @@ bt_cpu_rope(bt_device *device, const bt_rope_args *args)
     rope_job job = {.args = args};
 
     bt_work_init(&job.work, device->threads, args->tokens, 4);
-    bt_pool_run(device->pool, rope_thread, &job);
+    bt_pool_help(device->pool, rope_thread, &job);
     return BT_OK;
 }

@@ -7,6 +7,9 @@
 
 // Up to so many activations every thread quantises for itself: cheaper than meeting the others (kernels/README.md).
 #define PRIVATE_ACTIVATIONS 8192u
+// Up to so many tiles each takes its codes straight from the planes: the first multiplies while memory streams, which
+// unpacking beforehand would not (kernels/README.md).
+#define DIRECT_TILES 3u
 // Tokens of float formats that go through the rows together: their x stays in the second-level cache.
 #define FLOAT_GROUP 48u
 
@@ -243,7 +246,7 @@ static void
 run_panel(const plan *p, uint32_t index, const bt_tile *tiles, const thread_scratch *s)
 {
     uint32_t part = 0, largest = (p->args->tokens + p->tile_count - 1) / p->tile_count;
-    bool unpack = p->path->unpack != NULL && (largest > p->path->direct_tokens || p->tile_count > 1);
+    bool unpack = p->path->unpack != NULL && (largest > p->path->direct_tokens || p->tile_count > DIRECT_TILES);
     bt_finish_args finish = {.args = p->args, .r = s->r};
     panel_dot dot, up;
 
@@ -275,7 +278,7 @@ int_thread(void *arg, uint32_t thread, uint32_t threads)
     size_t bytes;
     thread_scratch s = carve_thread(bt_cpu_private(p->device, thread), p->cols_padded, &bytes);
     bt_tile own = {.tokens = p->args->tokens}, *tiles = p->is_private ? &own : p->tiles;
-    uint32_t first, end;
+    uint32_t first = 0, end = 0;
 
     (void)threads;
     if (p->is_private) {
@@ -289,7 +292,7 @@ int_thread(void *arg, uint32_t thread, uint32_t threads)
                 quantise_tile(p, &tiles[i], &s);
             }
         }
-        bt_pool_barrier(p->device->pool);
+        bt_work_wait(&p->tokens);
     }
     while (bt_work_take(&p->rows, thread, &first, &end)) {
         for (uint32_t i = first; i < end; i++) {
@@ -341,7 +344,7 @@ float_thread(void *arg, uint32_t thread, uint32_t threads)
     size_t bytes;
     thread_scratch s = carve_thread(bt_cpu_private(p->device, thread), p->cols_padded, &bytes);
     float *x = (float *)(void *)p->device->shared;
-    uint32_t first, end;
+    uint32_t first = 0, end = 0;
 
     (void)threads;
     while (bt_work_take(&p->tokens, thread, &first, &end)) {
@@ -349,7 +352,7 @@ float_thread(void *arg, uint32_t thread, uint32_t threads)
             p->path->norm(p->args, p->group_first + t, x + (size_t)t * p->cols_padded);
         }
     }
-    bt_pool_barrier(p->device->pool);
+    bt_work_wait(&p->tokens);
     while (bt_work_take(&p->rows, thread, &first, &end)) {
         for (uint32_t i = first; i < end; i++) {
             run_float_panel(p, i, &s);
@@ -367,7 +370,7 @@ run_float(plan *p)
         p->group_tokens = p->args->tokens - first < FLOAT_GROUP ? p->args->tokens - first : FLOAT_GROUP;
         bt_work_init(&p->tokens, p->device->threads, p->group_tokens, 1);
         bt_work_init(&p->rows, p->device->threads, units, 1);
-        bt_pool_run(p->device->pool, float_thread, p);
+        bt_pool_help(p->device->pool, float_thread, p);
     }
 }
 
@@ -398,5 +401,5 @@ bt_tiled_linear(bt_device *device, const bt_linear_path *path, const bt_linear_a
     }
     bt_work_init(&p.tokens, device->threads, p.tile_count, 1);
     bt_work_init(&p.rows, device->threads, panels, 1);
-    bt_pool_run(device->pool, int_thread, &p);
+    bt_pool_help(device->pool, int_thread, &p);
 }

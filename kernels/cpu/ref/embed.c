@@ -35,25 +35,36 @@ embed_int(const bt_weight *w, uint32_t row, uint8_t *codes, float *out)
 typedef struct {
     bt_device *device;
     const bt_embed_args *args;
+    bt_work work;
 } embed_job;
+
+static void
+embed_token(const embed_job *job, uint32_t token, uint8_t *codes)
+{
+    const bt_embed_args *args = job->args;
+    const bt_weight *w = args->table;
+    float *out = args->out + token * args->out_stride;
+    uint32_t row = (uint32_t)args->ids[token];
+
+    assert(args->ids[token] >= 0 && row < w->rows);
+    if (w->format.kind == BT_WEIGHT_INT) {
+        embed_int(w, row, codes, out);
+    }
+    for (uint32_t k = 0; k < w->cols; k++) {
+        out[k] = args->scale * (w->format.kind == BT_WEIGHT_INT ? out[k] : bt_panel_float(w, row, k));
+    }
+}
 
 static void
 embed_thread(void *arg, uint32_t thread, uint32_t threads)
 {
-    const embed_job *job = arg;
-    const bt_embed_args *args = job->args;
-    const bt_weight *w = args->table;
+    embed_job *job = arg;
+    uint32_t first = 0, end = 0;
 
-    for (uint32_t t = thread; t < args->tokens; t += threads) {
-        float *out = args->out + t * args->out_stride;
-        uint32_t row = (uint32_t)args->ids[t];
-
-        assert(args->ids[t] >= 0 && row < w->rows);
-        if (w->format.kind == BT_WEIGHT_INT) {
-            embed_int(w, row, bt_cpu_private(job->device, thread), out);
-        }
-        for (uint32_t k = 0; k < w->cols; k++) {
-            out[k] = args->scale * (w->format.kind == BT_WEIGHT_INT ? out[k] : bt_panel_float(w, row, k));
+    (void)threads;
+    while (bt_work_take(&job->work, thread, &first, &end)) {
+        for (uint32_t t = first; t < end; t++) {
+            embed_token(job, t, bt_cpu_private(job->device, thread));
         }
     }
 }
@@ -61,13 +72,14 @@ embed_thread(void *arg, uint32_t thread, uint32_t threads)
 bt_err
 bt_cpu_embed(bt_device *device, const bt_embed_args *args)
 {
-    embed_job job = {device, args};
+    embed_job job = {.device = device, .args = args};
 
     assert(device->private_bytes >= bt_cols_padded(args->table->cols));
-    if (args->tokens == 1) { // not worth waking anyone
+    bt_work_init(&job.work, device->threads, args->tokens, 4);
+    if (args->tokens <= 4) { // not worth waking anyone
         embed_thread(&job, 0, 1);
     } else {
-        bt_pool_run(device->pool, embed_thread, &job);
+        bt_pool_help(device->pool, embed_thread, &job);
     }
     return BT_OK;
 }

@@ -31,6 +31,23 @@ START_TEST(gguf_vocabularies_encode_as_llama_cpp_does)
 }
 END_TEST
 
+// Gemma 4's cases need no token that Gemma 3 lacks. Of command-r and qwen35 the data has cases but no vocabulary.
+START_TEST(gemma_4s_cases_encode_with_gemma_3s_vocabulary)
+{
+    tally score = {0};
+
+    if (no_data()) {
+        return;
+    }
+    if (open_tokenizer("gemma") == NULL) {
+        bt_test_skip("gemma.gguf is not here");
+        return;
+    }
+    check_ggml(&score, "gemma", "gemma-4");
+    settle(&score, "gemma-4");
+}
+END_TEST
+
 START_TEST(tokenizer_json_encodes_as_llama_cpp_does_from_gguf)
 {
     static const char *const names[][2] = {
@@ -275,6 +292,56 @@ START_TEST(both_real_models_encode_as_their_references_do)
 }
 END_TEST
 
+// The references differ on these rows: which of them we side with is printed, and siding with none is wrong.
+START_TEST(disputed_rows_encode_as_one_of_the_references_does)
+{
+    static const char *const sides[] = {"reference", "llama_cpp", "hf_gguf_conversion"};
+    char *lines;
+
+    if (no_data() || open_tokenizer("gemma") == NULL) {
+        return;
+    }
+    lines = bt_test_read(bt_test_path("golden/gemma-3-270m-q4_k_m/tokens_disputed.jsonl"), NULL);
+    for (char *line = strtok(lines, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        bt_json *document;
+        bt_json_at root, text, flag;
+        bt_str words;
+        int32_t ids[256];
+        size_t got = 0, sided = 0;
+        bool special;
+
+        ck_assert_int_eq(bt_json_parse(&document, bt_str_of(line), NULL, NULL), BT_OK);
+        root = bt_json_root(document);
+        text = bt_json_get(&root, "text");
+        flag = bt_json_get(&root, "parse_special");
+        ck_assert_int_eq(bt_json_as_text(&text, &words, NULL), BT_OK);
+        ck_assert_int_eq(bt_json_as_bool(&flag, &special, NULL), BT_OK);
+        ck_assert_int_eq(
+            bt_tokenizer_encode(open_tokenizer("gemma"), words, special ? BT_ENCODE_SPECIAL : 0, ids, 256, &got, NULL),
+            BT_OK);
+        for (size_t side = 0; side < 3; side++) {
+            bt_json_at list = bt_json_get(&root, sides[side]);
+            size_t count = bt_json_count(&list), same = 0;
+
+            for (size_t i = 0; i < count && i < got; i++) {
+                bt_json_at item = bt_json_item(&list, i);
+                int64_t id = -1;
+
+                ck_assert_int_eq(bt_json_as_int(&item, 0, INT32_MAX, &id, NULL), BT_OK);
+                same += id == ids[i];
+            }
+            if (count == got && same == got) {
+                printf("  disputed '%.*s': as %s\n", (int)words.len, words.data, sides[side]);
+                sided++;
+            }
+        }
+        ck_assert_uint_ge(sided, 1);
+        bt_json_close(document);
+    }
+    free(lines);
+}
+END_TEST
+
 START_TEST(stories260k_encodes_as_llama2_c_does)
 {
     static int32_t ids[512], expected[512];
@@ -311,6 +378,7 @@ main(void)
 
     tcase_set_timeout(all, 240);
     tcase_add_test(all, gguf_vocabularies_encode_as_llama_cpp_does);
+    tcase_add_test(all, gemma_4s_cases_encode_with_gemma_3s_vocabulary);
     tcase_add_test(all, tokenizer_json_encodes_as_llama_cpp_does_from_gguf);
     tcase_add_test(all, a_wordpiece_vocabulary_is_refused_by_name);
     tcase_add_test(all, tokenizer_json_encodes_as_hugging_face_does);
@@ -318,6 +386,7 @@ main(void)
     tcase_add_test(all, whole_books_encode_as_hugging_face_does);
     tcase_add_test(all, other_vocabularies_encode_as_kitoken_expects);
     tcase_add_test(all, both_real_models_encode_as_their_references_do);
+    tcase_add_test(all, disputed_rows_encode_as_one_of_the_references_does);
     tcase_add_test(all, stories260k_encodes_as_llama2_c_does);
     suite_add_tcase(suite, all);
     result = bt_test_run(suite);

@@ -144,7 +144,9 @@ read_ids(const char *begin, const char *end, int32_t *out, size_t cap)
         while (begin < end && *begin >= '0' && *begin <= '9') {
             id = 10 * id + (*begin++ - '0');
         }
-        ck_assert_uint_lt(count, cap);
+        if (count == cap) {
+            ck_abort_msg("more than %zu ids", cap); // an assertion for each of a million ids would be slow
+        }
         out[count++] = id;
     }
     return count;

@@ -155,7 +155,10 @@ decode(const bt_tokenizer *tokenizer, const int32_t *ids, size_t count, char *ou
     for (size_t i = 0; i < count; i++) {
         bt_str bytes = bt_tokenizer_bytes(tokenizer, ids[i], true);
 
-        ck_assert_uint_le(bytes.len, cap - used);
+        // check writes to a file for each assertion that holds, which is slow for a million of them
+        if (bytes.len > cap - used) {
+            ck_abort_msg("the text is longer than %zu bytes", cap);
+        }
         memcpy(out + used, bytes.data, bytes.len);
         used += bytes.len;
     }

@@ -84,7 +84,7 @@ plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available
     uint64_t wanted = blocks * o->max_sequences;
 
     bt_scratch_plan(&engine->scratch, config, limits);
-    engine->plan = (bt_plan){
+    engine->plan = (bt_engine_plan){
         .weights = engine->model->weight_bytes,
         .logits = (size_t)limits->rows * engine->scratch.logit_stride * sizeof(float),
         .block_bytes = engine->layout.block_bytes,
@@ -95,7 +95,7 @@ plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available
         .available = available,
     };
     engine->plan.scratch = bt_device_scratch_bytes(engine->device) + engine->scratch.bytes - engine->plan.logits;
-    return bt_plan_make(&engine->plan, why);
+    return bt_engine_plan_make(&engine->plan, why);
 }
 
 static bt_err
@@ -169,7 +169,7 @@ warm_up(bt_engine *engine, bt_why *why)
 static bt_err
 open_parts(bt_engine *engine, bt_why *why)
 {
-    size_t available = bt_plan_available();
+    size_t available = bt_engine_plan_available();
     bt_err err;
 
     if ((err = check_options(engine, why)) != BT_OK ||
@@ -184,7 +184,7 @@ open_parts(bt_engine *engine, bt_why *why)
     }
     find_ends(engine);
     wire_forward(engine);
-    bt_plan_log(&engine->plan);
+    bt_engine_plan_log(&engine->plan);
     return warm_up(engine, why);
 }
 

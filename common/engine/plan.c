@@ -52,7 +52,7 @@ group_available(void)
 }
 
 size_t
-bt_plan_available(void)
+bt_engine_plan_available(void)
 {
     size_t machine = machine_available(), group = group_available();
 
@@ -60,7 +60,7 @@ bt_plan_available(void)
 }
 
 static bt_err
-refuse(const bt_plan *plan, const char *part, bt_why *why)
+refuse(const bt_engine_plan *plan, const char *part, bt_why *why)
 {
     return bt_fail(why, BT_ERR_NO_MEMORY,
                    "%s not fit in memory: weights %.1f MiB + scratch %.1f MiB + logits %.1f MiB + KV %.1f MiB "
@@ -70,7 +70,7 @@ refuse(const bt_plan *plan, const char *part, bt_why *why)
 }
 
 bt_err
-bt_plan_make(bt_plan *plan, bt_why *why)
+bt_engine_plan_make(bt_engine_plan *plan, bt_why *why)
 {
     size_t fixed = plan->weights + plan->scratch + plan->logits, room;
 
@@ -93,7 +93,7 @@ bt_plan_make(bt_plan *plan, bt_why *why)
 }
 
 void
-bt_plan_log(const bt_plan *plan)
+bt_engine_plan_log(const bt_engine_plan *plan)
 {
     bt_log_info("ENGINE-PLAN", "weights %.1f MiB", (double)plan->weights / MIB);
     bt_log_info("ENGINE-PLAN", "kv %.1f MiB: %u blocks of %zu bytes%s", (double)plan->kv / MIB, plan->blocks,

@@ -13,17 +13,17 @@ typedef struct {
     uint32_t blocks_fixed;  // given by the config; 0 = as many as fit, at most blocks_wanted
     uint32_t blocks_least;  // fewer are of no use
     size_t memory_max;      // 0 = what `available` says
-    size_t available;       // bt_plan_available, read before anything was loaded
-    // Derived by bt_plan_make:
+    size_t available;       // bt_engine_plan_available, read before anything was loaded
+    // Derived by bt_engine_plan_make:
     uint32_t blocks;
     size_t kv, total, limit;
-} bt_plan;
+} bt_engine_plan;
 
 // Bytes this process may still take: the machine's MemAvailable or what its control group leaves, whichever is less.
 // SIZE_MAX where neither can be read.
-size_t bt_plan_available(void);
+size_t bt_engine_plan_available(void);
 
 // Decides the blocks. BT_ERR_NO_MEMORY with all figures and the part that does not fit.
-bt_err bt_plan_make(bt_plan *plan, bt_why *why);
+bt_err bt_engine_plan_make(bt_engine_plan *plan, bt_why *why);
 // Four lines, ENGINE-PLAN.
-void bt_plan_log(const bt_plan *plan);
+void bt_engine_plan_log(const bt_engine_plan *plan);

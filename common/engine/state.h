@@ -11,7 +11,7 @@ struct bt_engine {
     bt_device *device;
     bt_model *model;
     bt_kv_layout layout;
-    bt_plan plan;
+    bt_engine_plan plan;
     uint8_t *kv;
     bt_scratch scratch;
     bt_forward forward;

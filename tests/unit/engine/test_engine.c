@@ -310,37 +310,37 @@ END_TEST
 
 START_TEST(a_plan_that_does_not_fit_names_the_part_and_the_figures)
 {
-    bt_plan plan = {.weights = 50 << 20,
-                    .scratch = 20 << 20,
-                    .logits = 10 << 20,
-                    .block_bytes = 1 << 20,
-                    .blocks_wanted = 64,
-                    .blocks_least = 4,
-                    .memory_max = 100 << 20};
+    bt_engine_plan plan = {.weights = 50 << 20,
+                           .scratch = 20 << 20,
+                           .logits = 10 << 20,
+                           .block_bytes = 1 << 20,
+                           .blocks_wanted = 64,
+                           .blocks_least = 4,
+                           .memory_max = 100 << 20};
     bt_why why;
 
-    ck_assert(bt_plan_make(&plan, &why) == BT_OK);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_OK);
     ck_assert_uint_eq(plan.blocks, 20); // what the rest holds, fewer than wanted
     ck_assert_uint_eq(plan.total, 100u << 20);
     plan.blocks_fixed = 21;
-    ck_assert(bt_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
     ck_assert_msg(strstr(why.text, "KV") != NULL && strstr(why.text, "21 blocks") != NULL, "%s", why.text);
     plan.blocks_fixed = 0;
     plan.memory_max = 83 << 20;
-    ck_assert(bt_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
     ck_assert_msg(strstr(why.text, "the KV cache does not fit") != NULL, "%s", why.text);
     plan.memory_max = 70 << 20;
-    ck_assert(bt_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
     ck_assert_msg(strstr(why.text, "scratch and logits do not fit") != NULL, "%s", why.text);
     plan.memory_max = 40 << 20;
-    ck_assert(bt_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_ERR_NO_MEMORY);
     ck_assert_msg(strstr(why.text, "the weights do not fit") != NULL, "%s", why.text);
     ck_assert_msg(strstr(why.text, "50.0 MiB") != NULL && strstr(why.text, "40.0 MiB") != NULL, "%s", why.text);
     plan.memory_max = 0;
     plan.available = 1000u << 20;
-    ck_assert(bt_plan_make(&plan, &why) == BT_OK);
+    ck_assert(bt_engine_plan_make(&plan, &why) == BT_OK);
     ck_assert_uint_eq(plan.blocks, 64);
-    ck_assert_uint_gt(bt_plan_available(), 1u << 20);
+    ck_assert_uint_gt(bt_engine_plan_available(), 1u << 20);
 }
 END_TEST
 

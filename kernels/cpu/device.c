@@ -1,8 +1,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/panel.h"
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/self_check.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -55,6 +57,10 @@ bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
     if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
         bt_device_close(device);
         return bt_fail(why, err, "device: cannot start %u threads", device->threads);
+    }
+    if (isa == BT_CPU_AMX && !bt_cpu_agrees_with_ref(device)) {
+        bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");
+        device->isa = BT_CPU_AVX512;
     }
     *out = device;
     return BT_OK;

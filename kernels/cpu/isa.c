@@ -3,6 +3,11 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#define XFEATURE_TILE_DATA 18
 #endif
 
 static const char *const names[] = {"ref", "avx2", "avx512", "amx"};
@@ -15,6 +20,22 @@ has_f16c(void)
     unsigned a, b, c, d;
 
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+
+// AMX has to be there, switched on by the system, and granted to this process: tiles are 8 KB of state a thread.
+static bool
+has_amx(void)
+{
+    unsigned a, b, c, d, low, high;
+
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (1u << 24)) == 0 || (d & (1u << 25)) == 0) {
+        return false;
+    }
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_OSXSAVE) == 0) {
+        return false;
+    }
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low >> 17 & 3) == 3 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 #endif
 
@@ -32,7 +53,7 @@ bt_cpu_isa_best(void)
         !__builtin_cpu_supports("avx512vnni")) {
         return BT_CPU_AVX2;
     }
-    return BT_CPU_AVX512;
+    return has_amx() ? BT_CPU_AMX : BT_CPU_AVX512;
 #else
     return BT_CPU_REF;
 #endif

@@ -6,6 +6,8 @@
 
 #include <assert.h>
 
+#define AMX_TOKENS 13u // one tile of AVX-512 is 12
+
 static bool
 is_paired(const bt_linear_args *args)
 {
@@ -88,8 +90,23 @@ ref_linear(bt_device *device, const bt_linear_args *args)
     bt_pool_help(device->pool, ref_thread, &job);
 }
 
+#if defined(__x86_64__)
+// A tile of AMX is 16 tokens, and its setting up costs as much as a few; blocks of 16 columns would use a quarter of it.
+static bool
+is_for_amx(const bt_linear_args *args)
+{
+    bool is_wide = args->tokens >= AMX_TOKENS;
+
+    for (uint32_t i = 0; i < args->weight_count; i++) {
+        is_wide = is_wide && args->weights[i]->format.kind == BT_WEIGHT_INT && args->weights[i]->format.block != 16;
+    }
+    return is_wide;
+}
+#endif
+
+// NULL is ref.
 static const bt_linear_path *
-path_of(bt_cpu_isa isa)
+path_of(bt_cpu_isa isa, const bt_linear_args *args)
 {
 #if defined(__x86_64__)
     switch (isa) {
@@ -97,11 +114,13 @@ path_of(bt_cpu_isa isa)
         return NULL;
     case BT_CPU_AVX2:
         return &bt_linear_avx2;
+    case BT_CPU_AMX:
+        return is_for_amx(args) ? &bt_linear_amx : &bt_linear_avx512;
     default:
         return &bt_linear_avx512;
     }
 #else
-    (void)isa;
+    (void)isa, (void)args;
     return NULL;
 #endif
 }
@@ -109,7 +128,7 @@ path_of(bt_cpu_isa isa)
 bt_err
 bt_cpu_linear(bt_device *device, const bt_linear_args *args)
 {
-    const bt_linear_path *path = path_of(device->isa);
+    const bt_linear_path *path = path_of(device->isa, args);
 
     check(device, args);
     if (args->tokens == 0) {

@@ -7,9 +7,6 @@
 
 // Up to so many activations every thread quantises for itself: cheaper than meeting the others (kernels/README.md).
 #define PRIVATE_ACTIVATIONS 8192u
-// Up to so many tiles each takes its codes straight from the planes: the first multiplies while memory streams, which
-// unpacking beforehand would not (kernels/README.md).
-#define DIRECT_TILES 3u
 // Tokens of float formats that go through the rows together: their x stays in the second-level cache.
 #define FLOAT_GROUP 48u
 
@@ -90,6 +87,7 @@ carve_tile(const plan *p, bt_carve *carve, bt_tile *tile)
 {
     uint32_t tokens = tile->tokens;
 
+    tile->group = p->path->code_group;
     tile->a8 = bt_carve_take(carve, (size_t)p->cols_padded * tokens);
     tile->scales = bt_carve_take(carve, (size_t)p->act_blocks * tokens * 4);
     for (uint32_t i = 0; i < p->args->weight_count; i++) {
@@ -237,6 +235,7 @@ static void
 run_dot(const plan *p, panel_dot *dot, const bt_tile *tile, float *r)
 {
     dot->args.a8 = tile->a8;
+    dot->args.tokens = tile->tokens;
     dot->args.records = tile->records[dot->part];
     p->path->dot(dot->bits, dot->asymmetric, tile->tokens)(&dot->args, r);
 }
@@ -246,7 +245,8 @@ static void
 run_panel(const plan *p, uint32_t index, const bt_tile *tiles, const thread_scratch *s)
 {
     uint32_t part = 0, largest = (p->args->tokens + p->tile_count - 1) / p->tile_count;
-    bool unpack = p->path->unpack != NULL && (largest > p->path->direct_tokens || p->tile_count > DIRECT_TILES);
+    bool unpack =
+        p->path->unpack != NULL && (largest > p->path->direct_tokens || p->tile_count > p->path->direct_tiles);
     bt_finish_args finish = {.args = p->args, .r = s->r};
     panel_dot dot, up;
 

@@ -1,9 +1,9 @@
-// The fast form of linear layers, shared by all instruction sets: tiles of up to 12 tokens against panels of 16 rows.
+// The fast form of linear layers, shared by all instruction sets: tiles of up to 16 tokens against panels of 16 rows.
 //
 // The tokens of a call are cut into tiles of nearly equal size, so that no token is left over. A tile's INT8 activations
 // lie as the dot products read them:
 //
-//     a8       [cols padded / 4][tokens][4] int8
+//     a8       [cols padded / group][tokens][group] int8, where group is 4, or 64 for AMX
 //     scales   [act blocks][tokens] f32
 //     records  one set for each distinct block width among the matrices of the call, [blocks][2][tokens] 32-bit words:
 //              the activation scale of the block (f32), and then
@@ -18,12 +18,13 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/panel.h"
 
-#define BT_TILE_TOKENS 12u
+#define BT_TILE_TOKENS 16u // at most, of any path
 #define BT_SEGMENT_COLS 1024u
 #define BT_TREE_DEPTH 12u // segments of one K: below 2^12
 
 typedef struct {
     uint32_t tokens, first_token;
+    uint32_t group;
     int8_t *a8;
     float *scales;
     uint32_t *records[3]; // by part; parts of equal block share
@@ -39,6 +40,8 @@ typedef struct {
     uint32_t segment_units; // units of a segment, a multiple of block_units
     const int8_t *a8;
     const uint32_t *records;
+    uint32_t tokens;
+    uint32_t first_unit; // 0; kernels count on in their copy
 } bt_dot_args;
 
 typedef void bt_dot_fn(const bt_dot_args *args, float *r); // r [tokens][16]
@@ -63,7 +66,9 @@ typedef struct {
 
 typedef struct {
     uint32_t tile_symmetric, tile_asymmetric; // tokens of a tile at most
-    uint32_t direct_tokens;                   // straight from the planes up to here
+    // Straight from the planes up to so many tokens a tile and tiles; beyond, panels are unpacked first.
+    uint32_t direct_tokens, direct_tiles;
+    uint32_t code_group;
     // Row `token` of the call, normed and quantised, into place `slot` of a tile of `tile->tokens`. `unit_sums` [units] gets Σ a8 of
     // every 16 columns. `row` is [cols padded] floats of scratch.
     void (*quantise)(const bt_linear_args *args, uint32_t token, const bt_tile *tile, uint32_t slot, float *row,
@@ -77,11 +82,19 @@ typedef struct {
     void (*finish)(const bt_finish_args *args);
 } bt_linear_path;
 
+extern const bt_linear_path bt_linear_amx; // calls of many tokens in blocks of 32 and more
 extern const bt_linear_path bt_linear_avx512;
 extern const bt_linear_path bt_linear_avx2;
 
 bt_cpu_scratch bt_tiled_scratch(const bt_device_limits *limits);
 void bt_tiled_linear(bt_device *device, const bt_linear_path *path, const bt_linear_args *args);
+
+// Where the code of column k and token `slot` lies in a tile's a8.
+static inline size_t
+bt_tile_code(const bt_tile *tile, uint32_t k, uint32_t slot)
+{
+    return ((size_t)(k / tile->group) * tile->tokens + slot) * tile->group + k % tile->group;
+}
 
 // Whether outliers are added to a row.
 static inline bool

@@ -57,7 +57,6 @@ load_bits(const uint8_t *p)
     return _mm512_srlv_epi16(both, shifts);
 }
 
-
 // The second plane of a unit, which belongs to all four vectors.
 INLINE __m512i
 load_rest(const uint8_t *p, unsigned bits)
@@ -180,7 +179,8 @@ scale_block(const bt_dot_args *args, bool asymmetric, uint32_t tokens, const __m
 
 // `units` ≥ 1 units from where `at` points, into out [tokens] and, asymmetric, [tokens] more. Moves `at` on.
 INLINE void
-dot_segment(bt_dot_args *at, uint32_t units, uint32_t block_units, unsigned bits, bool asymmetric, uint32_t tokens, float *out)
+dot_segment(bt_dot_args *at, uint32_t units, uint32_t block_units, unsigned bits, bool asymmetric, uint32_t tokens,
+            float *out)
 {
     __m512 acc[BT_TILE_TOKENS], acc_min[BT_TILE_TOKENS];
 
@@ -223,7 +223,8 @@ dot_panel(const bt_dot_args *args, unsigned bits, bool asymmetric, uint32_t toke
     for (uint32_t left = args->units; left > 0;) {
         uint32_t segment = left < args->segment_units ? left : args->segment_units;
 
-        if (args->block_units == 2 && segment % 2 == 0) { // most blocks by far: a constant, so that the unit loop is gone
+        if (args->block_units == 2 &&
+            segment % 2 == 0) { // most blocks by far: a constant, so that the unit loop is gone
             dot_segment(&at, segment, 2, bits, asymmetric, tokens, tree.sums[tree.depth]);
         } else {
             dot_segment(&at, segment, args->block_units, bits, asymmetric, tokens, tree.sums[tree.depth]);
@@ -250,11 +251,11 @@ dot_panel(const bt_dot_args *args, unsigned bits, bool asymmetric, uint32_t toke
 
 // Everything of one width, as the table `name` [asymmetric][tokens − 1].
 #define DOT_TABLE(name, bits)                                                                                          \
-    DOT(bits, 1) DOT(bits, 2) DOT(bits, 3) DOT(bits, 4) DOT(bits, 5) DOT(bits, 6) DOT(bits, 7) DOT(bits, 8)            \
-    DOT(bits, 9) DOT(bits, 10) DOT(bits, 11) DOT(bits, 12)                                                             \
-    DOT_ASYMMETRIC(bits, 1) DOT_ASYMMETRIC(bits, 2) DOT_ASYMMETRIC(bits, 3) DOT_ASYMMETRIC(bits, 4)                    \
-    DOT_ASYMMETRIC(bits, 5) DOT_ASYMMETRIC(bits, 6) DOT_ASYMMETRIC(bits, 7) DOT_ASYMMETRIC(bits, 8)                    \
-    bt_dot_fn *const name[2][BT_TILE_TOKENS] = {                                                                       \
-        {dot_1, dot_2, dot_3, dot_4, dot_5, dot_6, dot_7, dot_8, dot_9, dot_10, dot_11, dot_12},                       \
-        {dot_a_1, dot_a_2, dot_a_3, dot_a_4, dot_a_5, dot_a_6, dot_a_7, dot_a_8},                                      \
+    DOT(bits, 1)                                                                                                       \
+    DOT(bits, 2) DOT(bits, 3) DOT(bits, 4) DOT(bits, 5) DOT(bits, 6) DOT(bits, 7) DOT(bits, 8) DOT(bits, 9)            \
+        DOT(bits, 10) DOT(bits, 11) DOT(bits, 12) DOT_ASYMMETRIC(bits, 1) DOT_ASYMMETRIC(bits, 2)                      \
+            DOT_ASYMMETRIC(bits, 3) DOT_ASYMMETRIC(bits, 4) DOT_ASYMMETRIC(bits, 5) DOT_ASYMMETRIC(bits, 6)            \
+                DOT_ASYMMETRIC(bits, 7) DOT_ASYMMETRIC(bits, 8) bt_dot_fn *const name[2][BT_TILE_TOKENS] = {           \
+                    {dot_1, dot_2, dot_3, dot_4, dot_5, dot_6, dot_7, dot_8, dot_9, dot_10, dot_11, dot_12},           \
+                    {dot_a_1, dot_a_2, dot_a_3, dot_a_4, dot_a_5, dot_a_6, dot_a_7, dot_a_8},                          \
     };

@@ -17,7 +17,7 @@ add_outliers_of_panel(const bt_weight *w, const bt_tile *tile, uint32_t panel, f
 
             for (uint32_t n = o->row_start[row]; n < o->row_start[row + 1]; n++) {
                 uint32_t k = o->cols[n], act = w->format.act_block == BT_BLOCK_ROW ? 0 : k / w->format.act_block;
-                float code = (float)tile->a8[((size_t)(k / 4) * tile->tokens + t) * 4 + k % 4];
+                float code = (float)tile->a8[bt_tile_code(tile, k, t)];
 
                 sum = fmaf(bt_f16_to_f32(o->deltas[n]), tile->scales[act * tile->tokens + t] * code, sum);
             }

@@ -5,18 +5,21 @@
 #include "kernels/cpu/x86/math_avx512.h"
 
 // The outliers of one row for all tokens of the tile, one lane a token. Codes of a column lie one token beside the
-// other, four bytes apart.
+// other, a group apart.
 static void
 add_outliers(const bt_weight *w, const bt_tile *tile, uint32_t row, float *r)
 {
     const bt_outliers *o = &w->outliers;
     __mmask16 m = bt_avx512_mask(tile->tokens);
+    __m512i places = _mm512_mullo_epi32(_mm512_set1_epi32((int)tile->group),
+                                        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     __m512 sum = _mm512_setzero_ps();
     float sums[16];
 
     for (uint32_t i = o->row_start[row]; i < o->row_start[row + 1]; i++) {
         uint32_t k = o->cols[i], act = w->format.act_block == BT_BLOCK_ROW ? 0 : k / w->format.act_block;
-        __m512i four = _mm512_maskz_loadu_epi32(m, tile->a8 + (size_t)(k / 4) * tile->tokens * 4);
+        __m512i four = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, places,
+                                                   tile->a8 + bt_tile_code(tile, k - k % 4, 0), 1);
         __m512i code = _mm512_srai_epi32(_mm512_sll_epi32(four, _mm_cvtsi32_si128((int)(24 - 8 * (k % 4)))), 24);
         __m512 scale = _mm512_maskz_loadu_ps(m, tile->scales + (size_t)act * tile->tokens);
         __m512 delta = _mm512_set1_ps(bt_f16_to_f32(o->deltas[i]));

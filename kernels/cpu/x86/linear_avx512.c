@@ -6,7 +6,7 @@
 static bt_dot_fn *
 pick_dot(unsigned bits, bool asymmetric, uint32_t tokens)
 {
-    static bt_dot_fn *const (*const tables[9])[BT_TILE_TOKENS] = {
+    static bt_dot_fn *const(*const tables[9])[BT_TILE_TOKENS] = {
         [2] = bt_dot_avx512_q2, [3] = bt_dot_avx512_q3, [4] = bt_dot_avx512_q4,
         [5] = bt_dot_avx512_q5, [6] = bt_dot_avx512_q6, [8] = bt_dot_avx512_q8,
     };
@@ -34,8 +34,8 @@ unpack_units(const uint8_t *codes, unsigned bits, uint8_t more, uint32_t units, 
     }
 }
 
-static void
-unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t *out)
+void
+bt_avx512_unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t *out)
 {
     uint8_t more = (uint8_t)(format.asymmetric ? 0 : 128 - (1 << (format.bits - 1)));
 
@@ -62,10 +62,12 @@ const bt_linear_path bt_linear_avx512 = {
     .tile_symmetric = 12,
     .tile_asymmetric = 8,
     .direct_tokens = 12,
+    .direct_tiles = 3, // each multiplies while memory streams, which unpacking beforehand would not (kernels/README.md)
+    .code_group = 4,
     .quantise = bt_avx512_quantise,
     .norm = bt_avx512_norm,
     .dot = pick_dot,
-    .unpack = unpack,
+    .unpack = bt_avx512_unpack,
     .float_dot = bt_avx512_float_dot,
     .finish = bt_avx512_finish,
 };

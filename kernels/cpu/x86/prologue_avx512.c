@@ -26,16 +26,20 @@ bt_avx512_norm(const bt_linear_args *args, uint32_t token, float *row)
     }
 }
 
-// Sixteen codes to their four places in the tile, and their sum.
+// Sixteen codes to their place or four places in the tile, and their sum.
 static inline int32_t
 put_codes(const bt_tile *tile, uint32_t slot, uint32_t k, __m512i codes)
 {
     __m128i bytes = _mm512_cvtepi32_epi8(codes);
-    int8_t *to = tile->a8 + ((size_t)(k / 4) * tile->tokens + slot) * 4;
+    int8_t *to = tile->a8 + bt_tile_code(tile, k, slot);
     size_t step = (size_t)tile->tokens * 4;
     int32_t four[4] = {_mm_cvtsi128_si32(bytes), _mm_extract_epi32(bytes, 1), _mm_extract_epi32(bytes, 2),
                        _mm_extract_epi32(bytes, 3)};
 
+    if (tile->group > 16) {
+        _mm_storeu_si128((void *)to, bytes);
+        return _mm512_reduce_add_epi32(codes);
+    }
     memcpy(to, &four[0], 4);
     memcpy(to + step, &four[1], 4);
     memcpy(to + 2 * step, &four[2], 4);

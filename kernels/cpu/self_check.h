@@ -1,0 +1,7 @@
+// Whether a path of linear layers gives the bits of ref on this very machine: asked once, when a device with AMX opens.
+#pragma once
+
+#include "kernels/cpu/cpu.h"
+
+// Runs a few small layers by the device's isa and by ref. The device's scratch is used and given back empty.
+bool bt_cpu_agrees_with_ref(bt_device *device);

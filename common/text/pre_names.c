@@ -26,7 +26,8 @@ static const char *const deepseek_v3[] = {
     " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
     NULL};
 // The letters of the second expression are those with case, as they were when that tokenizer was made.
-// clang-format off: it cuts the long expression after every few letters.
+// (The formatter would cut this string after every few of them.)
+// clang-format off
 static const char *const deepseek_llm[] = {
     "[\\r\\n]",
     "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\\x{1f7d}ᾀ-ᾴ"

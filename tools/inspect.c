@@ -43,7 +43,7 @@ find_out(findings *f, const char *path)
     } else {
         (void)bt_model_tokenizer_of_folder(&f->tokenizer, path, NULL);
     }
-    f->unservable = bt_model_outline(&f->plan, &f->model, &f->source, BT_LOAD_KEEP, &f->arena, &f->why);
+    f->unservable = bt_model_outline(&f->plan, &f->model, &f->source, BT_LOAD_KEEP, 0, &f->arena, &f->why);
     return BT_OK;
 }
 

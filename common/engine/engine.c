@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/engine/calibrate.h"
 #include "common/engine/state.h"
 
 #include <string.h>
@@ -166,6 +167,51 @@ warm_up(bt_engine *engine, bt_why *why)
     return err == BT_OK ? BT_OK : bt_fail(why, err, "engine: a first step failed (%s)", bt_err_name(err));
 }
 
+// Weights made at load: a second model, from what the first told, which is then let go. Says how far it is from the first.
+static bt_err
+remake_model(bt_engine *engine, const bt_calibration *calibration, bt_why *why)
+{
+    bt_model_options options = engine->options.model;
+    bt_model *source = engine->model;
+    double kl = 0;
+    bt_err err;
+
+    options.calibration = calibration;
+    engine->model = NULL;
+    if ((err = bt_model_open(&engine->model, &options, engine->device, why)) == BT_OK &&
+        (err = bt_calibrate_divergence(source, engine->model, engine->device, &kl, why)) == BT_OK) {
+        bt_log_write(kl > 0.05 ? BT_LOG_WARN : BT_LOG_INFO, "MODEL-REMADE",
+                     "weights made at load: mean KL %.4f nats a token from the file's own, on built-in text%s", kl,
+                     kl > 0.05 ? ": answers will differ visibly" : "");
+    }
+    bt_model_close(source);
+    return err;
+}
+
+// The model in its file's formats; then, if asked for, its K equaliser and weights of another format.
+static bt_err
+open_model(bt_engine *engine, bt_why *why)
+{
+    bt_model_options *options = &engine->options.model, first = *options;
+    bool made = options->weights == BT_LOAD_W8 || options->weights == BT_LOAD_Q4;
+    bt_calibration calibration = {0};
+    bt_err err;
+
+    first.weights = made ? BT_LOAD_KEEP : options->weights;
+    if ((err = bt_model_open(&engine->model, &first, engine->device, why)) != BT_OK || (!made && !options->equalise)) {
+        return err;
+    }
+    if ((err = bt_forward_check(engine->model, why)) == BT_OK &&
+        (err = bt_calibrate(&calibration, engine->model, engine->device, why)) == BT_OK && made) {
+        err = remake_model(engine, &calibration, why);
+    }
+    if (err == BT_OK && options->equalise && (err = bt_model_equalise(engine->model, &calibration)) != BT_OK) {
+        bt_fail(why, err, "engine: out of memory");
+    }
+    bt_calibration_close(&calibration);
+    return err;
+}
+
 static bt_err
 open_parts(bt_engine *engine, bt_why *why)
 {
@@ -174,8 +220,7 @@ open_parts(bt_engine *engine, bt_why *why)
 
     if ((err = check_options(engine, why)) != BT_OK ||
         (err = bt_device_open(&engine->device, &engine->options.device, why)) != BT_OK ||
-        (err = bt_model_open(&engine->model, &engine->options.model, engine->device, why)) != BT_OK ||
-        (err = bt_forward_check(engine->model, why)) != BT_OK) {
+        (err = open_model(engine, why)) != BT_OK || (err = bt_forward_check(engine->model, why)) != BT_OK) {
         return err;
     }
     settle_context(engine);

@@ -42,8 +42,12 @@ static bt_err
 timed_linear(const bt_forward *f, bt_engine_op op, const bt_linear_args *args)
 {
     bt_time since = clock_of(f);
-    bt_err err = f->ops->linear(f->device, args);
+    bt_err err;
 
+    if (f->watch_linear != NULL) {
+        f->watch_linear(f->watch_arg, args);
+    }
+    err = f->ops->linear(f->device, args);
     count_time(f, op, since);
     return err;
 }
@@ -157,8 +161,12 @@ attend(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
         .span_count = b->spans,
     };
     bt_time since = clock_of(f);
-    bt_err err = f->ops->attention(f->device, &args);
+    bt_err err;
 
+    if (f->watch_attention != NULL) {
+        f->watch_attention(f->watch_arg, &args);
+    }
+    err = f->ops->attention(f->device, &args);
     count_time(f, BT_ENGINE_ATTENTION, since);
     return err;
 }

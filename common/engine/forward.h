@@ -23,6 +23,10 @@ typedef struct {
     // the last layer only the rows that want logits are left.
     void (*probe)(void *arg, uint32_t layer, const float *x, size_t stride, uint32_t tokens);
     void *probe_arg;
+    // Calibration looks at what linear layers and attention are given, before they run.
+    void (*watch_linear)(void *arg, const bt_linear_args *args);
+    void (*watch_attention)(void *arg, const bt_attention_args *args);
+    void *watch_arg;
 } bt_forward;
 
 // Checks that the model's parts fit together as the operations need them; the error names the layer.

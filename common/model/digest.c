@@ -32,7 +32,7 @@ add_tensor(uint64_t digest, const bt_source_tensor *tensor)
 uint64_t
 bt_model_digest(const bt_plan *plan, const bt_model_options *options)
 {
-    uint8_t choices[] = {(uint8_t)options->weights, options->equalise};
+    uint8_t choices[] = {(uint8_t)options->weights, options->equalise, (uint8_t)options->w8_act_block, options->rough};
     uint64_t digest = add(0, plan->arch->name, strlen(plan->arch->name));
 
     digest = add(digest, choices, sizeof choices);

@@ -4,7 +4,10 @@
 #include "common/model/digest.h"
 #include "common/model/outline.h"
 #include "common/model/pack.h"
+#include "common/model/requantise.h"
 #include "common/model/tokenizer.h"
+
+#include <string.h>
 
 struct bt_model_memory {
     uint8_t *pages; // all weights and vectors
@@ -62,17 +65,40 @@ static bt_err
 load_weights(bt_model *model, bt_plan *plan, const bt_model_options *options, bt_device *device, bt_why *why)
 {
     struct bt_model_memory *memory = model->memory;
+    bt_requantise *requantise = NULL;
+    bool made = options->weights == BT_LOAD_W8 || options->weights == BT_LOAD_Q4;
+    bt_err err;
 
-    if (options->equalise) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: the K equaliser is not built in yet", options->path);
-    }
     memory->bytes = bt_pack_bytes(plan, bt_device_ops(device));
     if ((memory->pages = bt_alloc_pages(memory->bytes)) == NULL) {
         return out_of_memory(options, why);
     }
     model->weight_bytes = memory->bytes;
     bt_source_will_read(plan->source);
-    return bt_pack(plan, device, memory->pages, options->progress, options->progress_arg, why);
+    if (made && (err = bt_requantise_open(&requantise, plan, model, options, device, why)) != BT_OK) {
+        return err;
+    }
+    err = bt_pack(plan, device, memory->pages, options->progress, options->progress_arg, why);
+    if (err == BT_OK && made) {
+        err = bt_requantise_finish(requantise, &memory->arena, why);
+    }
+    bt_requantise_close(requantise);
+    return err;
+}
+
+bt_err
+bt_model_equalise(bt_model *model, const bt_calibration *calibration)
+{
+    for (uint32_t i = 0; i < model->config.layers; i++) {
+        int8_t *shift = bt_arena_alloc(&model->memory->arena, calibration->pairs);
+
+        if (shift == NULL) {
+            return BT_ERR_NO_MEMORY;
+        }
+        memcpy(shift, calibration->layers[i].k_shift, calibration->pairs);
+        model->layers[i].k_shift = shift;
+    }
+    return BT_OK;
 }
 
 static void
@@ -94,7 +120,8 @@ load(bt_model *model, const bt_source *source, const bt_model_options *options, 
     bt_plan plan;
     bt_err err;
 
-    if ((err = bt_model_outline(&plan, model, source, options->weights, &model->memory->arena, why)) != BT_OK ||
+    if ((err = bt_model_outline(&plan, model, source, options->weights, options->w8_act_block, &model->memory->arena,
+                                why)) != BT_OK ||
         (err = load_weights(model, &plan, options, device, why)) != BT_OK ||
         (err = open_tokenizer(model, source, why)) != BT_OK) {
         bt_plan_close(&plan);

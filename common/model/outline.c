@@ -3,8 +3,8 @@
 #include "common/model/file.h"
 
 bt_err
-bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_load_weights mode, bt_arena *arena,
-                 bt_why *why)
+bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_load_weights mode, uint32_t w8_act_block,
+                 bt_arena *arena, bt_why *why)
 {
     const bt_arch *arch;
     bt_keys keys;
@@ -25,6 +25,8 @@ bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_loa
     if ((model->layers = bt_arena_alloc(arena, model->config.layers * sizeof *model->layers)) == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "%s: out of memory", source->path);
     }
-    err = bt_plan_open(plan, source, arch, model, why);
-    return err == BT_OK ? bt_plan_formats(plan, mode, why) : err;
+    if ((err = bt_plan_open(plan, source, arch, model, why)) == BT_OK) {
+        bt_plan_formats(plan, mode, w8_act_block);
+    }
+    return err;
 }

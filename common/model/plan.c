@@ -257,7 +257,8 @@ static bt_err
 plan_ends(planner *p)
 {
     const bt_model_config *config = &p->model->config;
-    bt_weight_job embed = {.weight = &p->model->embed}, head = {.weight = &p->model->head_own};
+    bt_weight_job embed = {.weight = &p->model->embed, .is_end = true};
+    bt_weight_job head = {.weight = &p->model->head_own, .is_end = true};
     bt_err err;
 
     if ((err = require(p, bt_embedding_name(p->gguf), &embed.tensor)) != BT_OK) {
@@ -362,18 +363,27 @@ even_out(bt_plan *plan, uint32_t first, uint32_t end)
     }
 }
 
-bt_err
-bt_plan_formats(bt_plan *plan, bt_load_weights mode, bt_why *why)
+// Embedding and head are wide and sensitive: they stay at 8 bits a row.
+static bt_format
+made_format(const bt_weight_job *job, bt_load_weights mode, uint32_t w8_act_block)
+{
+    static const bt_format q4 = {.kind = BT_WEIGHT_INT, .bits = 4, .block = 128, .act_block = 128};
+    bt_format w8 = {.kind = BT_WEIGHT_INT, .bits = 8, .block = BT_BLOCK_ROW, .act_block = (uint16_t)w8_act_block};
+
+    return mode == BT_LOAD_Q4 && !job->is_end ? q4 : w8;
+}
+
+void
+bt_plan_formats(bt_plan *plan, bt_load_weights mode, uint32_t w8_act_block)
 {
     uint32_t end;
 
-    if (mode != BT_LOAD_KEEP && mode != BT_LOAD_EXACT) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: weights other than keep and exact are not made at load yet",
-                       plan->source->path);
-    }
     for (uint32_t i = 0; i < plan->weight_count; i++) {
-        plan->weights[i].weight->format = mode == BT_LOAD_EXACT ? (bt_format){.kind = BT_WEIGHT_F32}
-                                                                : bt_ggml_format(plan->weights[i].tensor.type, NULL);
+        const bt_weight_job *job = &plan->weights[i];
+
+        job->weight->format = mode == BT_LOAD_EXACT  ? (bt_format){.kind = BT_WEIGHT_F32}
+                              : mode == BT_LOAD_KEEP ? bt_ggml_format(job->tensor.type, NULL)
+                                                     : made_format(job, mode, w8_act_block);
     }
     for (uint32_t i = 0; i < plan->weight_count; i = end) { // parts of a call lie next to each other
         for (end = i + 1; end < plan->weight_count && plan->weights[i].call != 0 &&
@@ -382,7 +392,6 @@ bt_plan_formats(bt_plan *plan, bt_load_weights mode, bt_why *why)
         }
         even_out(plan, i, end);
     }
-    return BT_OK;
 }
 
 static const char *
@@ -392,7 +401,7 @@ loss_name(const bt_weight_job *job)
     bt_ggml_loss loss;
 
     if (job->produce != NULL) {
-        return "quantised";
+        return "searched";
     }
     bt_ggml_format(job->tensor.type, &loss);
     return job->weight->format.kind == BT_WEIGHT_INT ? names[loss] : names[BT_GGML_LOSSLESS];

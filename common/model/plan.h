@@ -17,6 +17,7 @@ struct bt_weight_job {
     bt_source_tensor tensor;
     uint32_t first_row;           // of ours within the tensor
     uint32_t head_dim, rope_dims; // of interleaved rows; 0 where rows are in order
+    bool is_end;                  // embedding or head
     uint32_t call;                // jobs with the same number > 0 are parts of one linear call
     // Writes `rows` rows from `first` (a multiple of 64) as codes of weight->format: codes [rows, padded cols], scales and
     // minima [rows, blocks]. NULL = as bt_ggml_codes maps the file's type. Called from many threads at once.
@@ -47,8 +48,8 @@ typedef struct {
 bt_err bt_plan_open(bt_plan *plan, const bt_source *source, const bt_arch *arch, bt_model *model, bt_why *why);
 void bt_plan_close(bt_plan *plan); // accepts a zeroed one
 
-// Sets every weight's format. BT_ERR_UNSUPPORTED for modes that need a quantiser.
-bt_err bt_plan_formats(bt_plan *plan, bt_load_weights mode, bt_why *why);
+// Sets every weight's format for `mode`; w8_act_block as in bt_model_options.
+void bt_plan_formats(bt_plan *plan, bt_load_weights mode, uint32_t w8_act_block);
 // One line for the log and for `inspect`: "Q4_1 as q4a_32 ×210 (lossless), Q8_0 as q8_32 ×1 (lossless)".
 void bt_plan_describe(const bt_plan *plan, char *out, size_t bytes);
 

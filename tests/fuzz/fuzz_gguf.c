@@ -61,7 +61,7 @@ plan_model(const bt_source *source)
     char text[400];
 
     bt_arena_init(&arena, 64 << 20);
-    if (bt_model_outline(&plan, &model, source, BT_LOAD_KEEP, &arena, NULL) == BT_OK) {
+    if (bt_model_outline(&plan, &model, source, BT_LOAD_KEEP, 0, &arena, NULL) == BT_OK) {
         bt_plan_describe(&plan, text, sizeof text);
         read_rows(&plan);
     }

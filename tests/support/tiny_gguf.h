@@ -5,6 +5,8 @@
 // SentencePiece with scores and byte fallback; 0 <unk>, 1 <s> (put in front), 2 </s> (ends), 3 <|im_start|>,
 // 4 <|im_end|> (ends a turn), 5–260 the bytes, then pieces. Control tokens and unprintable bytes have small logits, so
 // that generated text is readable and rarely ends by itself.
+//
+// tests/data/tiny-q8_0.gguf is the Q8_0 one, for those who write no C.
 #pragma once
 
 #include <stddef.h>

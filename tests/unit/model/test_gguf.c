@@ -312,6 +312,19 @@ START_TEST(the_tiny_model_is_read)
 }
 END_TEST
 
+START_TEST(the_committed_tiny_model_is_what_its_generator_writes)
+{
+    size_t bytes, committed_bytes;
+    char *data = bt_test_tiny_gguf(BT_TINY_Q8_0, &bytes);
+    char *committed = bt_test_read("tests/data/tiny-q8_0.gguf", &committed_bytes);
+
+    ck_assert_uint_eq(bytes, committed_bytes);
+    ck_assert(memcmp(data, committed, bytes) == 0);
+    free(data);
+    free(committed);
+}
+END_TEST
+
 START_TEST(a_missing_file_is_not_found)
 {
     bt_gguf *gguf = NULL;
@@ -340,6 +353,7 @@ main(void)
     tcase_add_test(tests, mangled_files_are_refused);
     tcase_add_test(tests, a_real_model_is_read);
     tcase_add_test(tests, the_tiny_model_is_read);
+    tcase_add_test(tests, the_committed_tiny_model_is_what_its_generator_writes);
     tcase_add_test(tests, a_missing_file_is_not_found);
     suite_add_tcase(suite, tests);
     return bt_test_run(suite);

@@ -38,9 +38,10 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
     router->next_expiry = BT_TIME_NEVER;
     router->between_ends = BT_SECOND;
     if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK) {
+        bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u requests of %u tokens", router->limits.requests_max,
+                limits->context);
         bt_router_close(router);
-        return bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u requests of %u tokens",
-                       router->limits.requests_max, limits->context);
+        return BT_ERR_NO_MEMORY;
     }
     *out = router;
     return BT_OK;

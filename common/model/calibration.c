@@ -1,5 +1,7 @@
 #include "common/model/calibration.h"
 
+#include <string.h>
+
 #define ARENA_MAX ((size_t)1 << 30)
 
 static bool
@@ -26,8 +28,7 @@ open_layer(bt_calibration *c, bt_layer_calibration *layer, const bt_model_config
            open_columns(&c->arena, &layer->o, config->heads * config->head_dim) &&
            open_columns(&c->arena, &layer->gate_up, config->hidden) &&
            open_columns(&c->arena, &layer->down, config->ffn) && open_pairs(&c->arena, &layer->q, c->pairs) &&
-           open_pairs(&c->arena, &layer->k, c->pairs) &&
-           (layer->k_shift = bt_arena_alloc(&c->arena, c->pairs)) != NULL;
+           open_pairs(&c->arena, &layer->k, c->pairs) && (layer->k_shift = bt_arena_alloc(&c->arena, c->pairs)) != NULL;
 }
 
 bt_err
@@ -97,6 +98,7 @@ error_with(const head *h, uint32_t changed, int shift)
     return (double)k_largest * (double)k_largest * q_weight + (double)q_largest * (double)q_largest * k_weight;
 }
 
+// A move must win by a hundredth: what is as good without a shift stays without.
 static bool
 improve(head *h, uint32_t pair, double *least)
 {
@@ -105,7 +107,7 @@ improve(head *h, uint32_t pair, double *least)
     for (int shift = -SHIFT_MAX; shift <= SHIFT_MAX; shift++) {
         double error = error_with(h, pair, shift);
 
-        if (error < *least) {
+        if (error < *least * 0.99) {
             *least = error;
             best = shift;
         }
@@ -117,12 +119,37 @@ improve(head *h, uint32_t pair, double *least)
     return true;
 }
 
+// The power of two next to sqrt(k / q): it makes a pair as large in K as in Q.
+static int
+even_shift(float k, float q)
+{
+    int shift = 0;
+
+    if (!(k > 0 && q > 0)) {
+        return 0;
+    }
+    for (float ratio = k / q; ratio >= 2 && shift < SHIFT_MAX; ratio /= 4) {
+        shift++;
+    }
+    for (float ratio = k / q; ratio < 0.5f && shift > -SHIFT_MAX; ratio *= 4) {
+        shift--;
+    }
+    return shift;
+}
+
 static void
 equalise_head(head *h)
 {
-    double least = error_with(h, 0, h->shift[0]);
+    double plain = error_with(h, 0, 0), least;
     bool moved = true;
 
+    for (uint32_t p = 0; p < h->pairs; p++) {
+        h->shift[p] = (int8_t)even_shift(h->kmax[p], h->qmax[p]);
+    }
+    if ((least = error_with(h, 0, h->shift[0])) > plain) {
+        memset(h->shift, 0, h->pairs);
+        least = plain;
+    }
     for (int sweep = 0; sweep < SWEEPS && moved; sweep++) {
         moved = false;
         for (uint32_t pair = 0; pair < h->pairs; pair++) {
@@ -141,7 +168,11 @@ bt_equalise(bt_calibration *calibration, const bt_model_config *config)
 
         for (uint32_t kv = 0; kv < config->kv_heads; kv++) {
             size_t at = (size_t)kv * pairs;
-            head h = {pairs, layer->q.moment + at, layer->q.amax + at, layer->k.moment + at, layer->k.amax + at,
+            head h = {pairs,
+                      layer->q.moment + at,
+                      layer->q.amax + at,
+                      layer->k.moment + at,
+                      layer->k.amax + at,
                       layer->k_shift + at};
 
             equalise_head(&h);

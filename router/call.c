@@ -383,21 +383,17 @@ begin_stream(bt_call *call)
 static void
 time_tokens(bt_choice *choice, uint32_t before)
 {
-    bt_router_http *http = choice->call->http;
-    bt_time now = bt_loop_now(http->loop);
-    uint32_t count = choice->tokens - before;
+    bt_router_metrics *m = &choice->call->http->metrics;
+    bt_time now = bt_loop_now(choice->call->http->loop);
 
-    if (count == 0) {
-        return;
+    for (uint32_t i = before; i < choice->tokens; i++) {
+        if (i == 0) {
+            bt_histogram_add_time(&m->ttft, &bt_latency_buckets, now - choice->call->arrived);
+        } else {
+            bt_histogram_add_time(&m->inter_token, &bt_latency_buckets, now - choice->last_token);
+        }
+        choice->last_token = now;
     }
-    if (before == 0) {
-        bt_histogram_add_time(&http->metrics.ttft, &bt_latency_buckets, now - choice->call->arrived);
-    }
-    for (uint32_t i = before == 0; i < count; i++) {
-        bt_histogram_add_time(&http->metrics.inter_token, &bt_latency_buckets,
-                              i == 0 || before == 0 ? (now - choice->last_token) * (before != 0) : 0);
-    }
-    choice->last_token = now;
 }
 
 void

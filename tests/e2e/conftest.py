@@ -1,11 +1,10 @@
 """What the e2e tests share: a running `baton local` on the tiny model, and plain sockets to it."""
-import json, os, re, socket, subprocess, sys, time
+import json, os, re, shutil, socket, subprocess, time
 import httpx, pytest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 BUILD = os.environ.get('BATON_BUILD', os.path.join(ROOT, 'build', 'release'))
 BATON = os.environ.get('BATON', os.path.join(BUILD, 'baton'))
-WRITE_TINY = os.path.join(BUILD, 'tests', 'e2e', 'write_tiny')
 DATA = os.environ.get('BATON_DATA') or next(
     (d for d in (os.path.join(ROOT, p, 'shared', 'data') for p in ('..', '../..')) if os.path.isdir(d)), None)
 SMOL = next((p for p in (os.environ.get('BATON_SMOL', ''), os.path.expanduser('~/.cache/baton-verify/smol.gguf'),
@@ -95,7 +94,7 @@ class Server:
 @pytest.fixture(scope='session')
 def tiny(tmp_path_factory):
     path = str(tmp_path_factory.mktemp('model') / 'tiny.gguf')
-    subprocess.check_call([WRITE_TINY, path])
+    shutil.copy(os.path.join(ROOT, 'tests', 'data', 'tiny-q8_0.gguf'), path)
     return path
 
 

@@ -109,7 +109,7 @@ def main():
     p.add_argument('--clients', type=int, default=8)
     p.add_argument('--interval', type=float, default=10)
     p.add_argument('--seed', type=int, default=1)
-    p.add_argument('--model')
+    p.add_argument('--model', help='the tiny one if not given')
     p.add_argument('--url')
     p.add_argument('options', nargs='*', help='for `baton local`, after --')
     a = p.parse_args()
@@ -118,10 +118,11 @@ def main():
         host, port = a.url.split('//')[1].strip('/').split(':')
     else:
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+        model = a.model or os.path.join(root, 'tests', 'data', 'tiny-q8_0.gguf')
         with socket.socket() as s:
             s.bind(('127.0.0.1', 0))
             host, port = '127.0.0.1', s.getsockname()[1]
-        server = subprocess.Popen([os.environ.get('BATON', os.path.join(root, 'build/release/baton')), 'local', '--model', a.model,
+        server = subprocess.Popen([os.environ.get('BATON', os.path.join(root, 'build/release/baton')), 'local', '--model', model,
                                    '--listen', f'{host}:{port}', '--set', 'log.level=warn', *a.options])
     soak = Soak(host, int(port), a.seed)
     while True:

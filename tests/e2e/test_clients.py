@@ -1,7 +1,7 @@
 """Clients that go away, dawdle, shout or lie: the server lives, everything comes home, nothing leaks."""
 import json, os, random, re, socket, struct, tarfile, threading, time
 import pytest
-from conftest import DATA, Server
+from conftest import DATA, Server, events
 
 
 @pytest.fixture(scope='module')
@@ -179,6 +179,21 @@ def test_keys(tiny, tmp_path):
         assert r.status_code == 401 and r.json()['error']['code'] == 'invalid_api_key'
         assert s.http.get('/v1/models').status_code == 401
         assert s.http.get('/health').status_code == s.http.get('/metrics').status_code == 200
+    finally:
+        s.stop()
+
+
+def test_time_limit_is_504_before_headers_and_an_error_event_after(tiny):
+    s = Server(tiny, http__request_time='300ms', cpu__isa='ref', threads=1, engine__max_sequences=1)
+    try:
+        long = {'prompt': 'x', 'max_tokens': 500, 'ignore_eos': True, 'n': 16, 'temperature': 1}
+        r = s.http.post('/v1/completions', json=long)
+        assert r.status_code == 504 and r.json()['error']['code'] == 'timeout'
+        r = s.http.post('/v1/completions', json={**long, 'stream': True})
+        assert r.status_code == 200
+        last = events(r.text)[-1]
+        assert json.loads(last)['error']['code'] == 'timeout' and '[DONE]' not in r.text
+        s.wait_idle()
     finally:
         s.stop()
 

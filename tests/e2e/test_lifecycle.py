@@ -1,7 +1,7 @@
 """Start, stop, settings, bad files."""
-import json, os, signal, socket, subprocess, threading, time
+import os, signal, socket, subprocess, threading, time
 import httpx, pytest
-from conftest import BATON, SMOL, Server
+from conftest import BATON, ROOT, SMOL, Server
 
 
 def run(*args):
@@ -103,6 +103,12 @@ def test_config_file_then_options(tiny, tmp_path):
             'id': 'named', 'object': 'model', 'created': 0, 'owned_by': 'baton', 'max_model_len': 256}
     finally:
         s.stop()
+
+
+def test_the_file_in_deploy_is_what_print_config_writes():
+    file = os.path.join(ROOT, 'deploy', 'local.yaml')
+    text = open(file).read()
+    assert text.split('\n', 1)[1] == run('--print-config').stdout == run('--config', file, '--print-config').stdout
 
 
 def test_help_is_for_persons():

@@ -525,11 +525,13 @@ static void
 note_finished(bt_choice *choice, const bt_router_finished *finished)
 {
     bt_router_metrics *m = &choice->call->http->metrics;
+    bt_phases phases = finished->phases;
 
     choice->finish = finished->finish;
     choice->usage = finished->usage;
     if (finished->ttft > 0) {
-        bt_router_metrics_note_phases(m, &finished->phases);
+        phases.route += choice->call->prepared - choice->call->arrived; // the core counts from the submit on
+        bt_router_metrics_note_phases(m, &phases);
     }
     if (choice->tokens > 1) {
         bt_histogram_add_time(&m->per_output_token, &bt_latency_buckets,

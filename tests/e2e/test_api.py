@@ -1,6 +1,6 @@
 """What clients ask for and get, against the tiny model: its words mean nothing, its behaviour does."""
 import re, pytest
-from conftest import chunks
+from conftest import Server, chunks
 
 
 def test_chat_answers_with_usage(server):
@@ -172,8 +172,18 @@ def test_models_health_ready_and_metrics(server):
     text = server.http.get('/metrics').text
     for name in ('time_to_first_token_seconds', 'inter_token_latency_seconds', 'e2e_request_latency_seconds'):
         assert f'baton:{name}_bucket{{model_name="tiny",le="0.0025"}}' in text
-    phases = server.metric('baton:time_to_first_token_phase_seconds_sum')
-    assert phases > 0
+
+
+def test_phases_sum_to_the_time_to_first_token(tiny):
+    s = Server(tiny)
+    try:
+        for i in range(20):
+            s.complete(f'prompt number {i}', max_tokens=2, ignore_eos=True, n=2)
+        total, phases = s.metric('baton:time_to_first_token_seconds_sum'), s.metric('baton:time_to_first_token_phase_seconds_sum')
+        assert total > 0 and abs(total - phases) < 0.05 * total + 0.002
+        assert s.metric('baton:time_to_first_token_seconds_count') == 40
+    finally:
+        s.stop()
 
 
 def test_request_id_comes_back_and_into_the_log(server):

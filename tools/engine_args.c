@@ -20,6 +20,7 @@ set_setting(void *target, const char *value, bt_why *why)
         {"engine.context", offsetof(bt_engine_options, context)},
         {"kv.blocks", offsetof(bt_engine_options, kv_blocks)},
         {"kv.block_tokens", offsetof(bt_engine_options, kv_block_tokens)},
+        {"weights.act_block", offsetof(bt_engine_options, model.w8_act_block)},
     };
     bt_engine_args *args = target;
     const char *equals = strchr(value, '=');
@@ -47,6 +48,10 @@ set_setting(void *target, const char *value, bt_why *why)
         args->kv = equals + 1;
     } else if (len == 7 && memcmp(value, "weights", 7) == 0) {
         args->weights = equals + 1;
+    } else if (strcmp(value, "kv.equalise=off") == 0) {
+        args->unequal = true;
+    } else if (strcmp(value, "weights.smooth=off") == 0) {
+        args->options.model.rough = true;
     } else {
         return bt_fail(why, BT_ERR_INVALID, "'%.*s' is no setting of this command", (int)len, value);
     }
@@ -96,6 +101,10 @@ bt_engine_args_finish(bt_engine_args *args, const char *model_path, bt_why *why)
     unsigned kv = args->exact ? BT_KV_F32 : BT_KV_INT8, weights = BT_LOAD_KEEP;
     bt_err err;
 
+    if (options->model.w8_act_block != 0 && options->model.w8_act_block != 128) {
+        return bt_fail(why, BT_ERR_INVALID, "weights.act_block: expected 0 (one scale a token) or 128, not %u",
+                       options->model.w8_act_block);
+    }
     if (args->exact && args->weights != NULL) {
         return bt_fail(why, BT_ERR_INVALID, "--exact and --weights exclude each other");
     }
@@ -112,6 +121,6 @@ bt_engine_args_finish(bt_engine_args *args, const char *model_path, bt_why *why)
     options->model.path = model_path;
     options->model.weights = args->exact ? BT_LOAD_EXACT : (bt_load_weights)weights;
     options->kv_format = (bt_kv_format)kv;
-    options->model.equalise = kv == BT_KV_INT8;
+    options->model.equalise = kv == BT_KV_INT8 && !args->unequal;
     return BT_OK;
 }

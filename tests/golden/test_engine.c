@@ -487,6 +487,49 @@ check_real_greedy(bt_engine *engine, const char *folder)
     printf("%s: %u of %u prompts equal to their end, %u tokens\n", folder, beyond, count, compared);
 }
 
+// Two chunks of the perplexity text, by rule a: predictions of ids 257 … 511, scored a piece at a time.
+static void
+check_real_chunks(bt_engine *engine, const char *folder)
+{
+    char *ids_bytes = bt_test_read(bt_test_path("golden/%s/ppl_test_0_39.i32.gz", folder), NULL);
+    char *text = bt_test_read(bt_test_path("golden/%s/ppl.json", folder), NULL);
+    bt_json *document = parse(text);
+    bt_json_at root = bt_json_root(document), sets = bt_json_get(&root, "sets"), set = bt_json_item(&sets, 0);
+    bt_json_at wanted = bt_json_get(&set, "a_nll_per_chunk"), bos = bt_json_get(&root, "bos_id");
+    uint32_t blocks[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    bool add_bos = false;
+    int64_t bos_id = 0;
+
+    ck_assert(bt_json_maybe_bool(&root, "add_bos", &add_bos, NULL) == BT_OK);
+    ck_assert(bt_json_as_int(&bos, 0, INT32_MAX, &bos_id, NULL) == BT_OK);
+    for (uint32_t c = 0; c < 2; c++) {
+        int32_t *ids = (int32_t *)(void *)ids_bytes + 512 * c;
+        bt_json_at want = bt_json_item(&wanted, c);
+        double nll = 0, expected = 0;
+
+        ids[0] = add_bos ? (int32_t)bos_id : ids[0];
+        for (uint32_t at = 0, count; at < 511; at += count) {
+            bt_token_result drawn, scored[32];
+            bt_batch_item item = {.ids = ids + at, .position = at, .blocks = blocks};
+
+            count = at < 256 ? 256 : at + 32 <= 511 ? 32 : 511 - at;
+            item.count = count;
+            item.want = at < 256 ? BT_LOGITS_NONE : BT_LOGITS_ALL;
+            item.next_id = ids[at + count];
+            ck_assert(bt_engine_step(engine, &item, 1, &(bt_step_result){&drawn, scored}) == BT_OK);
+            for (uint32_t i = 0; at >= 256 && i < count; i++) {
+                nll -= (double)scored[i].logprob / 255;
+            }
+        }
+        ck_assert(bt_json_as_real(&want, 0, 100, &expected, NULL) == BT_OK);
+        printf("%s, chunk %u: NLL %.6f, expected %.6f\n", folder, c, nll, expected);
+        ck_assert_double_eq_tol(nll, expected, 2e-5); // 0.01 % of perplexity is 1e-4
+    }
+    bt_json_close(document);
+    free(text);
+    free(ids_bytes);
+}
+
 static void
 check_real(const char *file, const char *folder, double tolerance)
 {
@@ -503,6 +546,7 @@ check_real(const char *file, const char *folder, double tolerance)
     options.kv_blocks = 800;
     engine = bt_play_open(&options);
     check_real_logits(engine, folder, tolerance);
+    check_real_chunks(engine, folder);
     check_real_greedy(engine, folder);
     bt_engine_close(engine);
 }
@@ -543,7 +587,8 @@ START_TEST(smollm2_streams_do_not_depend_on_how_they_run)
         return;
     }
     ck_assert_uint_ge(read_prompts("smollm2-135m-instruct-q4_1", prompts), COUNT);
-    options = (bt_engine_options){.model = {.path = path}, .max_sequences = 64, .chunk_tokens = 512, .context = 512};
+    options = (bt_engine_options){
+        .model = {.path = path, .equalise = true}, .max_sequences = 64, .chunk_tokens = 512, .context = 512};
     for (uint32_t i = 0; i < COUNT; i++) {
         samplings[i] =
             (bt_sampling){.temperature = i % 3 == 0 ? 0 : 0.8f, .top_p = 0.95f, .repetition_penalty = 1, .seed = i};

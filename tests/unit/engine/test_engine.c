@@ -70,7 +70,7 @@ static bt_engine_options
 options_of(int type)
 {
     return (bt_engine_options){
-        .model = {.path = paths[type]},
+        .model = {.path = paths[type], .equalise = true},
         .device = {.threads = 1},
         .kv_format = BT_KV_INT8,
         .max_sequences = REQUESTS,

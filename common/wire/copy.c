@@ -60,6 +60,24 @@ put_tokens(room *to, const bt_tokens *from, bt_tokens *copy)
         copy->entries = entries;
 }
 
+static void
+put_description(room *to, const bt_description *from, bt_description *copy)
+{
+    const uint8_t *bytes = put(to, from->bytes, from->byte_count);
+
+    if (copy != NULL)
+        copy->bytes = bytes;
+}
+
+static void
+put_offer(room *to, const bt_offer *from, bt_offer *copy)
+{
+    const bt_offer_block *blocks = put(to, from->blocks, from->block_count * sizeof *blocks);
+
+    if (copy != NULL)
+        copy->blocks = blocks;
+}
+
 static bt_message *
 put_message(room *to, const bt_message *from)
 {
@@ -67,8 +85,14 @@ put_message(room *to, const bt_message *from)
 
     if (from->kind == BT_MESSAGE_RESERVE)
         put_job(to, &from->reserve, copy != NULL ? &copy->reserve : NULL);
+    else if (from->kind == BT_MESSAGE_PREFILL)
+        put_job(to, &from->prefill.job, copy != NULL ? &copy->prefill.job : NULL);
     else if (from->kind == BT_MESSAGE_TOKENS)
         put_tokens(to, &from->tokens, copy != NULL ? &copy->tokens : NULL);
+    else if (from->kind == BT_MESSAGE_DESCRIPTION)
+        put_description(to, &from->description, copy != NULL ? &copy->description : NULL);
+    else if (from->kind == BT_MESSAGE_OFFER)
+        put_offer(to, &from->offer, copy != NULL ? &copy->offer : NULL);
     return copy;
 }
 

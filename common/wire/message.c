@@ -8,9 +8,19 @@ static const char *const finish_names[] = {
 };
 
 static const char *const kind_names[BT_MESSAGE_KINDS] = {
-    [BT_MESSAGE_NONE] = "none",       [BT_MESSAGE_HELLO] = "hello",   [BT_MESSAGE_HEARTBEAT] = "heartbeat",
-    [BT_MESSAGE_RESERVE] = "reserve", [BT_MESSAGE_TICKET] = "ticket", [BT_MESSAGE_START] = "start",
-    [BT_MESSAGE_ABORT] = "abort",     [BT_MESSAGE_TOKENS] = "tokens",
+    [BT_MESSAGE_NONE] = "none",
+    [BT_MESSAGE_HELLO] = "hello",
+    [BT_MESSAGE_HEARTBEAT] = "heartbeat",
+    [BT_MESSAGE_RESERVE] = "reserve",
+    [BT_MESSAGE_TICKET] = "ticket",
+    [BT_MESSAGE_START] = "start",
+    [BT_MESSAGE_ABORT] = "abort",
+    [BT_MESSAGE_TOKENS] = "tokens",
+    [BT_MESSAGE_AWAIT] = "await",
+    [BT_MESSAGE_PREFILL] = "prefill",
+    [BT_MESSAGE_DESCRIPTION] = "description",
+    [BT_MESSAGE_OFFER] = "offer",
+    [BT_MESSAGE_TAKEN] = "taken",
 };
 
 const char *
@@ -68,6 +78,34 @@ tokens_are_bounded(const bt_tokens *tokens)
     return true;
 }
 
+// A name goes into logs and is compared: it ends, and has neither blanks nor anything a terminal would obey.
+static bool
+name_is_plain(const char name[BT_NODE_NAME_MAX])
+{
+    size_t length = strnlen(name, BT_NODE_NAME_MAX);
+
+    for (size_t i = 0; i < length; i++) {
+        if (name[i] <= ' ' || name[i] > '~')
+            return false;
+    }
+    return length < BT_NODE_NAME_MAX;
+}
+
+static bool
+offer_is_bounded(const bt_offer *offer)
+{
+    return offer->block_count <= BT_OFFER_BLOCKS_MAX && (offer->block_count == 0 || offer->blocks != NULL) &&
+           (offer->block_count > 0 || offer->token_count == 0) && offer->token_count <= BT_MESSAGE_IDS_MAX &&
+           offer->token.top_count <= BT_TOP_LOGPROBS_MAX && offer->epoch != 0 && (offer->last || !offer->has_token);
+}
+
+static bool
+description_is_bounded(const bt_description *description)
+{
+    return description->byte_count <= BT_DESCRIPTION_BYTES_MAX &&
+           (description->byte_count == 0 || description->bytes != NULL) && description->epoch != 0;
+}
+
 bt_err
 bt_message_check(const bt_message *message)
 {
@@ -75,7 +113,8 @@ bt_message_check(const bt_message *message)
 
     switch (message->kind) {
     case BT_MESSAGE_HELLO:
-        good = message->hello.epoch != 0 && memchr(message->hello.name, 0, BT_NODE_NAME_MAX) != NULL;
+        good = message->hello.epoch != 0 && name_is_plain(message->hello.name) &&
+               (unsigned)message->hello.role <= BT_NODE_ROUTER;
         break;
     case BT_MESSAGE_RESERVE:
         good = job_is_bounded(&message->reserve);
@@ -85,6 +124,22 @@ bt_message_check(const bt_message *message)
         break;
     case BT_MESSAGE_TOKENS:
         good = tokens_are_bounded(&message->tokens);
+        break;
+    case BT_MESSAGE_AWAIT:
+        good = message->await.prefill_epoch != 0 && name_is_plain(message->await.prefill);
+        break;
+    case BT_MESSAGE_PREFILL:
+        good = job_is_bounded(&message->prefill.job) && name_is_plain(message->prefill.decode) &&
+               message->prefill.cached_tokens < message->prefill.job.prompt_count;
+        break;
+    case BT_MESSAGE_DESCRIPTION:
+        good = description_is_bounded(&message->description);
+        break;
+    case BT_MESSAGE_OFFER:
+        good = offer_is_bounded(&message->offer);
+        break;
+    case BT_MESSAGE_TAKEN:
+        good = (unsigned)message->taken.err < BT_ERR_COUNT;
         break;
     case BT_MESSAGE_HEARTBEAT:
     case BT_MESSAGE_START:

@@ -26,6 +26,8 @@
 #define BT_MESSAGE_ENTRIES_MAX 256    // sequences a TOKENS message speaks of
 #define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
 #define BT_NODE_NAME_MAX 64
+#define BT_OFFER_BLOCKS_MAX 4096      // of one OFFER
+#define BT_DESCRIPTION_BYTES_MAX 8192 // a transfer library's words on one pool of memory
 
 // A slot of the router and the count of requests it has held: a late message for an earlier tenant is told apart. Towards nodes it
 // also counts the RESERVEs of this request, so that what an earlier attempt still says is told apart too; 0 in the router's own handle.
@@ -123,6 +125,59 @@ typedef struct {
     bt_request_id request; // by the router's id: an abort may cross the ticket
 } bt_abort;
 
+// To a decode node that has granted `ticket`: the prompt comes from this prefill node, in offers that name the ticket.
+typedef struct {
+    bt_request_id request;
+    bt_ticket ticket;
+    char prefill[BT_NODE_NAME_MAX];
+    uint64_t prefill_epoch;
+} bt_await;
+
+// To a prefill node: read the prompt, offer its blocks to the holder of the ticket, and draw the first token, unless the job brings
+// tokens of an answer (they are forced at the decode node). Tokens before `cached_tokens` are there already.
+typedef struct {
+    bt_job job;
+    bt_ticket ticket;
+    char decode[BT_NODE_NAME_MAX];
+    uint32_t cached_tokens; // whole blocks of the prompt, from its first
+} bt_prefill;
+
+// From a prefill node, before its first offer to a peer: how its pool of blocks is read from outside. Void with the epoch.
+typedef struct {
+    uint64_t epoch, layout;
+    uint32_t blocks; // of the pool
+    uint32_t byte_count;
+    const uint8_t *bytes; // [byte_count] of common/transfer
+} bt_description;
+
+// What the trailer of the block must say, and where it lies in the pool of the description.
+typedef struct {
+    uint32_t block;
+    uint64_t generation;
+} bt_offer_block;
+
+// From a prefill node: these blocks are finished and held until TAKEN or the end of the lease. Offers of one ticket follow each other
+// without a gap: `first_position` is where the one before ended, the first's is the tokens cached at the decode node.
+typedef struct {
+    bt_ticket ticket;
+    uint64_t epoch; // of the prefill node, as in the blocks' trailers
+    uint32_t first_position;
+    uint32_t token_count; // that the blocks hold, the last may be partly filled
+    uint32_t block_count;
+    const bt_offer_block *blocks; // [block_count]
+    bool last;                    // the prompt ends here
+    bool has_token;               // with `last`: the first token was drawn here
+    bt_token_result token;
+    bt_phases phases; // with `last`: queue_prefill and prefill, on the prefill node's clock
+} bt_offer;
+
+// From a decode node: the ticket's first `block_count` offered blocks were fetched and found good.
+typedef struct {
+    bt_ticket ticket;
+    uint32_t block_count;
+    bt_err err; // not BT_OK: no more will be fetched, whatever is held for the ticket is free
+} bt_taken;
+
 // News of one sequence. `first` and `scored_first` number the results, so that each is accepted in order and once.
 typedef struct {
     bt_request_id request;
@@ -153,6 +208,11 @@ typedef enum {
     BT_MESSAGE_START,
     BT_MESSAGE_ABORT,
     BT_MESSAGE_TOKENS,
+    BT_MESSAGE_AWAIT,
+    BT_MESSAGE_PREFILL,
+    BT_MESSAGE_DESCRIPTION,
+    BT_MESSAGE_OFFER,
+    BT_MESSAGE_TAKEN,
     BT_MESSAGE_KINDS
 } bt_message_kind;
 
@@ -168,6 +228,11 @@ typedef struct {
         bt_start start;
         bt_abort abort;
         bt_tokens tokens;
+        bt_await await;
+        bt_prefill prefill;
+        bt_description description;
+        bt_offer offer;
+        bt_taken taken;
     };
 } bt_message;
 

@@ -1,0 +1,186 @@
+// The KV data plane: one node's memory of blocks, and fetching blocks out of other nodes' memories into it.
+//
+//     owner of blocks                                        receiver
+//       open: pool memory, epoch                               open
+//       describe ───────── opaque bytes, by the control plane ──▶ connect          once per (peer, epoch), in both directions
+//       connect  ◀──────────────────────────────────────────── describe
+//                                                              prove: fetches the owner's proof block; then the peer is ready
+//       take, clear, write, stamp a block
+//       ─ ─ OFFER [block, generation] … (control plane) ─ ─ ▶  fetch [from, to, generation] …, poll until its event
+//       holds the blocks until TAKEN or the end of its lease   checks trailer and checksum of each block as it lands
+//
+// The receiver drives (DESIGN 1.8): nobody writes into another's memory. How a block travels is chosen for each peer at connect:
+//
+//     direct   shared memory of the same host, mapped: our own copy, which computes the checksum as it goes. The owner takes no part,
+//              and may be stopped or dead: its memory stays until we let go of it.
+//     get      one-sided reads of UCX (RDMA, cuda_ipc, cma)
+//     am       everything else, so tcp: a request, answered by an active-message rendezvous into the landing blocks, which are posted
+//              after the answer's tag was checked. The owner must poll.
+//
+// A landing block belongs to the fetch until its event comes: BT_TRANSFER_FETCHED with whatever `err` means that no operation of ours
+// touches it any more. It always comes: at the latest soon after the deadline (an operation that can only be ended by closing the
+// peer's endpoint closes it: the peer is then lost).
+//
+// Threads: a bt_transfer belongs to one thread, the node's transfer thread, which calls everything here; others post to its mailbox
+// (common/net/mailbox.h). `poll` copies at most `turn_bytes` a call, so that deadlines and peers that ask are served in between. The bytes
+// of the pool are of whoever holds the blocks. Everything of ours is allocated at open and at connect (UCX allocates by itself, within
+// what the limits let it have in flight).
+// Time is passed in: nothing here reads a clock, except to measure GB/s in the UCX transport.
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/time.h"
+#include "common/kv/layout.h"
+#include "common/kv/pool.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BT_TRANSFER_DESCRIPTION_MAX 4096 // bytes
+#define BT_TRANSFER_PEERS_MAX 1024
+#define BT_TRANSFER_PEER_NONE UINT32_MAX
+
+// Where the pool's bytes lie. CUDA (cuda_ipc and pinned staging) is BT_ERR_UNSUPPORTED for now.
+typedef enum { BT_TRANSFER_HOST, BT_TRANSFER_CUDA } bt_transfer_memory;
+
+typedef enum {
+    BT_TRANSFER_PATH_AUTO,
+    BT_TRANSFER_PATH_DIRECT,
+    BT_TRANSFER_PATH_GET,
+    BT_TRANSFER_PATH_AM
+} bt_transfer_path;
+const char *bt_transfer_path_name(bt_transfer_path path);
+
+// What the loopback transport shall do wrong: the simulator's faults. Asked once for each operation on adjacent blocks.
+typedef enum {
+    BT_TRANSFER_FAULT_NONE,
+    BT_TRANSFER_FAULT_DELAY, // done `delay` later; the copy happens then
+    BT_TRANSFER_FAULT_ERROR, // BT_ERR_PEER, with half of the bytes copied
+    BT_TRANSFER_FAULT_NEVER, // no completion before the peer is disconnected
+    BT_TRANSFER_FAULT_FLIP,  // done, with one byte changed
+    BT_TRANSFER_FAULT_EMPTY, // done, and nothing was copied: success reported by a dead peer
+} bt_transfer_fault;
+typedef bt_transfer_fault bt_transfer_draw(void *self, uint32_t peer, uint32_t from, uint32_t count, bt_time *delay);
+
+typedef struct {
+    const char *transport; // "ucx", "loopback"; NULL = ucx where it is built in
+    uint64_t epoch;        // of this program, not 0
+    bt_kv_layout layout;   // must be equal at both ends
+    uint32_t blocks;
+    bt_transfer_memory memory;
+    uint32_t peers_max;        // 0 = 64
+    uint32_t fetches_max;      // in progress at once; 0 = 64
+    uint32_t fetch_blocks_max; // of one fetch; 0 = 1024
+    uint32_t window;           // operations in flight a peer; 0 = 4
+    size_t piece_bytes;        // longest operation, at least a block; 0 = 16 MiB
+    size_t turn_bytes;         // that a poll copies itself; 0 = 8 MiB
+    bool no_checksum;          // check only names: for measuring, and for those who trust their memory
+    // ucx:
+    const char *tls, *net_devices; // as UCX_TLS and UCX_NET_DEVICES; NULL = the environment's, or all
+    bt_transfer_path path;         // AUTO, or one for all peers (tests, measuring)
+    // loopback:
+    bt_transfer_draw *draw; // NULL = no faults
+    void *draw_self;
+} bt_transfer_options;
+
+typedef struct bt_transfer bt_transfer;
+
+// BT_ERR_UNSUPPORTED names a transport that is not built in, or memory that cannot be served. Registering takes about 1–2 s a GiB.
+bt_err bt_transfer_open(bt_transfer **out, const bt_transfer_options *options, bt_why *why);
+// NULL is fine. Peers see a dead owner; fetches in progress end without events.
+void bt_transfer_close(bt_transfer *transfer);
+
+// The blocks: block b at b · layout.block_bytes, zeroed, at a 64-byte boundary, good until close.
+uint8_t *bt_transfer_pool(bt_transfer *transfer);
+const char *bt_transfer_name(const bt_transfer *transfer); // "ucx", "loopback"
+
+// What peers need to know to fetch from here; the same bytes for all of them, at most BT_TRANSFER_DESCRIPTION_MAX. BT_ERR_TOO_LONG when
+// `capacity` is less than needed.
+bt_err bt_transfer_describe(bt_transfer *transfer, void *out, size_t capacity, size_t *bytes);
+
+// Makes a peer of whoever wrote the description; both sides connect before either fetches. BT_ERR_INVALID names what is wrong with it
+// (damaged, another format), BT_ERR_UNSUPPORTED the field in which the two differ (transport, layout, version), BT_ERR_BUSY when peers_max are
+// there, BT_ERR_PEER when it cannot be reached. The bytes come from a peer that the control plane has authenticated: damage is
+// refused here, malice is not promised to be.
+bt_err bt_transfer_connect(bt_transfer *transfer, const void *description, size_t bytes, uint32_t *peer, bt_why *why);
+// Ends what is in progress with this peer: events of its fetches still come, with BT_ERR_CLOSED. The number is not used again before
+// that. Also for a peer that was lost. Connecting again needs a description of the peer's new epoch or of the same one, no matter.
+void bt_transfer_disconnect(bt_transfer *transfer, uint32_t peer);
+
+typedef struct {
+    bt_block from, to; // the owner's block, and ours
+    uint64_t generation;
+} bt_transfer_block;
+
+// Begins to fetch blocks, in the order given; the array is copied. Neighbours adjacent on both sides travel as one operation. BT_ERR_BUSY
+// when fetches_max are in progress, BT_ERR_PEER when the peer is not up, BT_ERR_INVALID for a block outside of either pool or too many.
+// `user` returns with the event. Deadlines should grow with the bytes; BT_TIME_NEVER is allowed only where the caller cancels.
+bt_err bt_transfer_fetch(bt_transfer *transfer, uint32_t peer, const bt_transfer_block *blocks, uint32_t count,
+                         bt_time deadline, uint64_t user);
+// Ends the fetch early: its event comes as ever, with BT_ERR_CANCELLED unless it was done. Unknown `user`: nothing happens.
+void bt_transfer_cancel(bt_transfer *transfer, uint64_t user);
+
+// The self-test: fetches the peer's proof block (a real block of its memory, stamped at its open) eight times and checks it. Ends in
+// a BT_TRANSFER_PROVED event; the peer's info then has path and GB/s. Takes one of fetches_max.
+bt_err bt_transfer_prove(bt_transfer *transfer, uint32_t peer, bt_time deadline, uint64_t user);
+
+typedef enum { BT_TRANSFER_FETCHED, BT_TRANSFER_PROVED, BT_TRANSFER_LOST } bt_transfer_event_kind;
+
+typedef enum {
+    BT_TRANSFER_CAUSE_NONE,
+    BT_TRANSFER_CAUSE_EPOCH, // the trailer's: written by another program
+    BT_TRANSFER_CAUSE_GENERATION,
+    BT_TRANSFER_CAUSE_CHECKSUM,
+    BT_TRANSFER_CAUSE_TIMEOUT,
+    BT_TRANSFER_CAUSE_PEER,    // gone, or its transport failed
+    BT_TRANSFER_CAUSE_REFUSED, // the owner said no
+    BT_TRANSFER_CAUSE_ENDED,   // cancelled or disconnected by us
+    BT_TRANSFER_CAUSES
+} bt_transfer_cause;
+const char *bt_transfer_cause_name(bt_transfer_cause cause);
+
+typedef struct {
+    bt_transfer_event_kind kind;
+    uint32_t peer;
+    uint64_t user; // FETCHED, PROVED
+    bt_err err; // BT_OK: all blocks are here and good. TIMEOUT, CANCELLED, CLOSED; PEER: lost, refused, or a bad block
+    bt_transfer_cause cause;
+    // The first `good` blocks of the fetch landed and passed; those after are not to be trusted: fetch again from there, or move on.
+    uint32_t good;
+} bt_transfer_event;
+
+// Drives everything: progress, the owner's side too. Fills at most `max` events (the rest come with the next call) and returns how many.
+// LOST comes once a peer, when its transport says so, after which fetches from it end with BT_ERR_PEER and the owner of this
+// object disconnects it. A peer that only ever owned or only ever fetched is noticed too, by UCX's keep-alive of 1 s.
+uint32_t bt_transfer_poll(bt_transfer *transfer, bt_time now, bt_transfer_event *events, uint32_t max);
+
+// Sleeping: watch `fd` for reading (-1: nothing to watch, poll by time), and sleep only after `arm` said true; false means that there is
+// something to do at once. Also wake at `next_deadline`.
+int bt_transfer_fd(const bt_transfer *transfer);
+bool bt_transfer_arm(bt_transfer *transfer);
+bt_time bt_transfer_next_deadline(const bt_transfer *transfer);
+
+typedef struct {
+    uint64_t epoch;
+    uint32_t blocks;
+    bool up;               // false: lost
+    bool proved;           // the last proof succeeded
+    bt_transfer_path path; // how blocks come from this peer
+    char transport[64];    // as the library names it: "posix", "tcp/eth0"
+    double gb_per_s;       // of the last proof (its fastest round)
+    uint64_t bytes;        // fetched from it
+} bt_transfer_peer_info;
+bt_err bt_transfer_peer(const bt_transfer *transfer, uint32_t peer, bt_transfer_peer_info *out); // BT_ERR_NOT_FOUND
+
+typedef struct {
+    uint32_t peers, fetches, operations; // now; operations: in flight
+    // Since open, as receiver:
+    uint64_t fetched_blocks, fetched_bytes, fetches_done, fetches_failed, operations_done;
+    uint64_t failures[BT_TRANSFER_CAUSES];
+    bt_time moving; // durations of all operations added up: fetched_bytes / moving is the rate of one
+    // As owner, where the owner takes part (am):
+    uint64_t served_bytes, served, serving_failed,
+        refused; // refused: requests beyond window, blocks or epoch, or from strangers
+} bt_transfer_stats;
+void bt_transfer_get_stats(const bt_transfer *transfer, bt_transfer_stats *out);

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-#define TOKENS 256        // enough: more text changed the perplexity of what was made by less than its noise
+#define TOKENS 256 // enough: more text changed the perplexity of what was made by less than its noise
 #define BLOCK_TOKENS 32
-#define KL_ROWS 32        // of the last positions
+#define KL_ROWS 32 // of the last positions
 
 typedef struct {
     const bt_model *model;
@@ -38,8 +38,8 @@ fill_ids(trial *t, bt_why *why)
         }
         return BT_OK;
     }
-    err = bt_tokenizer_encode(tokenizer, bt_str_of(bt_calibration_text), BT_ENCODE_BOS, t->scratch.ids, t->tokens, &count,
-                              why);
+    err = bt_tokenizer_encode(tokenizer, bt_str_of(bt_calibration_text), BT_ENCODE_BOS, t->scratch.ids, t->tokens,
+                              &count, why);
     if (err != BT_OK && err != BT_ERR_TOO_LONG) {
         return err;
     }

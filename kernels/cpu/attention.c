@@ -41,10 +41,12 @@ bt_attention_carve(uint8_t *base, uint32_t rows, uint32_t head_dim, bool floats)
         s.k_scales = bt_carve_take(&c, (size_t)groups * BT_ATTENTION_TILE * sizeof(float));
         s.v_scales = bt_carve_take(&c, BT_ATTENTION_TILE * sizeof(float));
         s.q8 = bt_carve_take(&c, (size_t)rows * head_dim);
-        s.q_scale = bt_carve_take(&c, rows * sizeof(float));
         s.q_sum = bt_carve_take(&c, (size_t)rows * groups * sizeof(int32_t));
         s.codes = bt_carve_take(&c, 4 * BT_ATTENTION_TILE);
     }
+    s.q_scale = bt_carve_take(&c, rows * sizeof(float));
+    s.w = bt_carve_take(&c, rows * sizeof(float));
+    s.m = bt_carve_take(&c, rows * sizeof(float));
     s.key_first = bt_carve_take(&c, rows * sizeof(uint32_t));
     s.key_end = bt_carve_take(&c, rows * sizeof(uint32_t));
     s.lanes = bt_carve_take(&c, rows * 16 * sizeof(float));

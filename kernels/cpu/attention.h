@@ -56,10 +56,11 @@ typedef struct {
     float *k32, *v32;              // F16, F32: the tile as [64][dim padded]
     int8_t *q8;                    // [rows][dim]
     float *q32;                    // [rows][dim padded]
-    float *q_scale;                // [rows]
+    float *q_scale;                // [rows]: what u is multiplied by before a softcap
+    float *w, *m;                  // [rows]: … before exp2; the running maximum
     int32_t *q_sum;                // [rows][scale groups]: −128 · sum of the codes
     uint32_t *key_first, *key_end; // [rows] visible keys
-    float *split;                  // [rows][partial]: m, then l in the 16 floats after the head …
+    float *split;                  // [rows][partial]
     float *lanes;                  // [rows][16]
     float *total;                  // [rows][partial]
     uint8_t *codes;                // [4 rows][64]

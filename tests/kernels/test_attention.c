@@ -3,8 +3,6 @@
 #include "tests/kernels/attention_case.h"
 #include "tests/support/test.h"
 
-#include "common/base/rng.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -330,19 +328,23 @@ check_same(const attention_case *c, const attention_world *a, const attention_wo
 
 // Every way to run a case gives the bits of ref in one call.
 static void
-check_ways(const attention_case *c, const char *isa, uint32_t chunk_1)
+check_ways(const attention_case *c)
 {
-    const attention_way ways[] = {
-        {isa, 1, 1000, 2}, {isa, 2, 1000, 3}, {isa, 1, 7, 4}, {isa, 3, 0, 5}, {isa, 2, chunk_1, 6}};
+    uint32_t one = c->lengths[0] > 400 ? 61 : 1; // thousands of calls show no more than tens
+    uint32_t two = one > 1 ? 2 : 1;              // a crowded machine takes its time at each barrier
+    const attention_way ways[] = {{"ref", 2, 64, 2},      {"avx2", 1, 1000, 3},    {"avx2", 2, 64, 4},
+                                  {"avx2", 1, 0, 5},      {"avx2", 1, 7, 6},       {"avx2", two, one, 7},
+                                  {"avx512", 1, 1000, 8}, {"avx512", 3, 64, 9},    {"avx512", 1, 0, 10},
+                                  {"avx512", 1, 7, 11},   {"avx512", two, one, 12}};
     attention_world ref, other;
     char what[64];
 
     must_run(&ref, c, "ref", 1, 2000, 1);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        snprintf(what, sizeof what, "%s, %u threads, chunk %u", isa, ways[i].threads, ways[i].chunk);
+        snprintf(what, sizeof what, "%s, %u threads, chunk %u", ways[i].isa, ways[i].threads, ways[i].chunk);
         if (!attention_run(&other, c, &ways[i])) {
-            bt_test_skip(isa);
-            break;
+            bt_test_skip(what);
+            continue;
         }
         check_same(c, &ref, &other, what);
         attention_free(&other);
@@ -350,27 +352,11 @@ check_ways(const attention_case *c, const char *isa, uint32_t chunk_1)
     attention_free(&ref);
 }
 
-START_TEST(ref_does_not_depend_on_chunks_threads_or_places)
+START_TEST(every_path_chunking_and_number_of_threads_gives_the_bits_of_ref)
 {
     attention_case c = case_of(_i);
 
-    check_ways(&c, "ref", 1);
-}
-END_TEST
-
-START_TEST(avx2_gives_the_bits_of_ref)
-{
-    attention_case c = case_of(_i);
-
-    check_ways(&c, "avx2", 1);
-}
-END_TEST
-
-START_TEST(avx512_gives_the_bits_of_ref)
-{
-    attention_case c = case_of(_i);
-
-    check_ways(&c, "avx512", 1);
+    check_ways(&c);
 }
 END_TEST
 
@@ -424,10 +410,8 @@ START_TEST(poison_is_seen_by_all_that_look_at_it_and_no_one_else)
         ck_assert_int_eq(isnan(w.out[position * each + 2 * c.head_dim]) != 0, false);
     }
     attention_free(&w);
-    for (int i = 0; i < 3; i++) {
-        for (c.format = BT_KV_INT8; c.format <= BT_KV_F32; c.format++) {
-            check_ways(&c, isas[i], 1);
-        }
+    for (c.format = BT_KV_INT8; c.format <= BT_KV_F32; c.format++) {
+        check_ways(&c);
     }
 }
 END_TEST
@@ -447,7 +431,7 @@ START_TEST(large_scores_are_the_same_everywhere)
                         .format = BT_KV_INT8};
 
     for (c.format = BT_KV_INT8; c.format <= BT_KV_F32; c.format++) {
-        check_ways(&c, isas[_i], 64);
+        check_ways(&c);
     }
 }
 END_TEST
@@ -485,12 +469,10 @@ main(void)
     tcase_add_loop_test(tcase, the_cache_holds_keys_and_values_to_half_a_step, 0, 3 * CASES);
     tcase_add_loop_test(tcase, ref_attends_as_a_twin_in_double_does, 0, 3 * CASES);
     tcase_add_loop_test(tcase, int8_stays_close_to_f32, 0, CASES);
-    tcase_add_loop_test(tcase, ref_does_not_depend_on_chunks_threads_or_places, 0, 3 * CASES);
-    tcase_add_loop_test(tcase, avx2_gives_the_bits_of_ref, 0, 3 * CASES);
-    tcase_add_loop_test(tcase, avx512_gives_the_bits_of_ref, 0, 3 * CASES);
+    tcase_add_loop_test(tcase, every_path_chunking_and_number_of_threads_gives_the_bits_of_ref, 0, 3 * CASES);
     tcase_add_loop_test(tcase, the_size_of_blocks_does_not_matter, 0, 9);
     tcase_add_test(tcase, poison_is_seen_by_all_that_look_at_it_and_no_one_else);
-    tcase_add_loop_test(tcase, large_scores_are_the_same_everywhere, 0, 3);
+    tcase_add_test(tcase, large_scores_are_the_same_everywhere);
     tcase_add_test(tcase, no_token_or_span_is_no_work);
     suite_add_tcase(suite, tcase);
     return bt_test_run(suite);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/ref/attention.h"
 
 #define DOT16 bt_ref_dot16
+#define ENCODE8 bt_ref_int8_codes
 #include "kernels/cpu/ref/attention_prepare.h"
 
 #define TILE BT_ATTENTION_TILE
@@ -80,7 +81,7 @@ score_int8(const query *q, uint8_t *block, uint32_t slot)
         }
         sum = fmaf((float)dot, bt_f16_to_f32(scales[g]), sum);
     }
-    return sum * q->job->q_scale[at];
+    return sum;
 }
 
 static float
@@ -94,8 +95,16 @@ score_float(const query *q, uint8_t *block, uint32_t slot)
     for (uint32_t i = 0; i < l->head_dim; i++) {
         k[i] = element(from, i, l->format);
     }
-    return bt_ref_dot16(q->job->q32 + ((size_t)q->row * q->job->args->heads + q->head) * l->head_dim, k, l->head_dim) *
-           q->job->args->scale;
+    return bt_ref_dot16(q->job->q32 + ((size_t)q->row * q->job->args->heads + q->head) * l->head_dim, k, l->head_dim);
+}
+
+// What a score is multiplied by before its power of two is taken, and (with a softcap) before the cap.
+static float
+weight_of(const query *q)
+{
+    const bt_attention_args *a = q->job->args;
+
+    return a->layout->format == BT_KV_INT8 ? q->job->q_scale[(size_t)q->row * a->heads + q->head] : a->scale;
 }
 
 static float
@@ -104,9 +113,9 @@ score(const query *q, uint32_t key)
     const bt_attention_args *a = q->job->args;
     uint8_t *block = bt_attention_block(a, q->span, key);
     uint32_t slot = key % a->layout->block_tokens;
-    float s = a->layout->format == BT_KV_INT8 ? score_int8(q, block, slot) : score_float(q, block, slot);
+    float u = a->layout->format == BT_KV_INT8 ? score_int8(q, block, slot) : score_float(q, block, slot);
 
-    return a->softcap > 0 ? bt_ref_softcap(s, a->softcap) : s;
+    return a->softcap > 0 ? bt_ref_softcap(u * weight_of(q), a->softcap) : u;
 }
 
 // acc = fma(scale, codes · v, acc · corr) over keys first … end − 1 of the tile at `tile`; p is zero elsewhere.
@@ -172,15 +181,19 @@ add_values_float(const query *q, uint32_t tile, uint32_t first, uint32_t end, co
 static void
 attend_tile(const query *q, uint32_t tile, uint32_t first, uint32_t end, float *m, float l[16], float *acc)
 {
-    float p[TILE] = {0}, before = *m, corr;
+    float p[TILE] = {0}, before = *m, largest, corr;
+    float w = (q->job->args->softcap > 0 ? 1.0f : weight_of(q)) * BT_LOG2_E;
 
     for (uint32_t key = first; key < end; key++) {
         p[key - tile] = score(q, key);
     }
-    *m = fmaxf(before, bt_ref_max(p + (first - tile), end - first));
-    corr = bt_ref_exp(before - *m);
+    largest = w * bt_ref_max(p + (first - tile), end - first);
+    *m = largest > before ? largest : before;
+    corr = bt_ref_exp2(before - *m);
     for (uint32_t key = first; key < end; key++) {
-        p[key - tile] = bt_ref_exp(p[key - tile] - *m);
+        float x = fmaf(p[key - tile], w, -*m);
+
+        p[key - tile] = bt_ref_exp2(x > 0.0f ? 0.0f : x);
     }
     for (uint32_t i = 0; i < 16; i++) {
         l[i] = fmaf(l[i], corr, ((p[i] + p[16 + i]) + p[32 + i]) + p[48 + i]);
@@ -225,8 +238,8 @@ bt_ref_attention_merge(float *total, const float *partial, uint32_t head_dim)
         memcpy(total, partial, bt_attention_partial_floats(head_dim) * sizeof *total);
         return;
     }
-    a = bt_ref_exp(m - n);
-    b = bt_ref_exp(other - n);
+    a = bt_ref_exp2(m - n);
+    b = bt_ref_exp2(other - n);
     total[BT_PARTIAL_MAX] = n;
     total[BT_PARTIAL_SUM] = fmaf(total[BT_PARTIAL_SUM], a, partial[BT_PARTIAL_SUM] * b);
     for (uint32_t d = BT_PARTIAL_HEAD; d < BT_PARTIAL_HEAD + head_dim; d++) {

@@ -15,17 +15,18 @@
 //
 // **Attend**, a query and head at a time. Keys from absolute position 0 are cut into splits of 512 and these into tiles of
 // 64; a tile or split of which nothing is visible does not exist. A split starts with m = −inf, l[16] = 0, acc = 0:
-//   score  INT8  s = (float)(q · k) · scale_k · scale_q   from the left; with several K scales a head, the first two factors
-//                are a sum over groups in rising order, a = fma((float)(q · k of the group), scale_k of the group, a), a = 0
-//          else  s = dot16(q, k) · softmax scale
-//          then  s = softcap · tanh(s / softcap) if there is one
-//   max    n = max(m, largest s of the tile), NaNs passed over;  corr = exp(m − n);  m = n
-//   sum    p[key] = exp(s[key] − m), 0 where masked;  l[i] = fma(l[i], corr, ((p[i] + p[16 + i]) + p[32 + i]) + p[48 + i])
+//   score  INT8  u = (float)(q · k) · scale_k, w = scale_q · softmax scale; with several K scales a head u is a sum over groups
+//                in rising order, u = fma((float)(q · k of the group), scale_k of the group, u) from u = 0
+//          else  u = dot16(q, k), w = softmax scale
+//          softcap: u becomes softcap · tanh((u · w) / softcap), w = 1.  Then w = w · log2(e).
+//   max    n = max(m, w · largest u of the tile), NaNs passed over;  corr = exp2(m − n);  m = n
+//   sum    p[key] = exp2(min(0, fma(u[key], w, −m))), 0 where masked;
+//          l[i] = fma(l[i], corr, ((p[i] + p[16 + i]) + p[32 + i]) + p[48 + i])
 //   value  INT8  w[key] = p[key] · scale_v[key], scale = largest w / 255, code = round(w · (1 / scale)), half to even;
 //                acc = fma(scale, (float)(codes · v), acc · corr)
 //          else  acc = acc · corr, then for each visible key in order acc = fma(p, v, acc)
 // and ends with l = tree16(l). Splits are merged from the left, beginning with the first:
-//   n = max(m, m'), a = exp(m − n), b = exp(m' − n);  l = fma(l, a, l' · b);  acc = fma(acc, a, acc' · b);  m = n
+//   n = max(m, m'), a = exp2(m − n), b = exp2(m' − n);  l = fma(l, a, l' · b);  acc = fma(acc, a, acc' · b);  m = n
 // and out = acc · (1 / l).
 //
 // Integer dots are exact and below 2^24, so their order and their conversion to float do not matter. A V scale that is NaN

@@ -1,6 +1,6 @@
 // The first phase of attention (ref/attention.h), written once: ref and every instruction set compile these same lines, and
-// compilers vectorise them without changing a bit, since each element is a thing of its own. Only the one sum, dot16, is
-// given by the includer: DOT16.
+// compilers vectorise them without changing a bit, since each element is a thing of its own. What they do not vectorise is
+// given by the includer: DOT16 (bt_ref_dot16) and ENCODE8 (codes[i] = bt_ref_int8_code(x[i], inverse)).
 #pragma once
 
 #include "kernels/cpu/ref/attention.h"
@@ -84,9 +84,7 @@ write_k(const bt_attention_job *job, const float *x, uint8_t *block, uint32_t sl
         float inverse;
 
         scales[g] = bt_ref_kv_scale(bt_ref_amax_bits(x + first, l->k_scale_group), &inverse);
-        for (uint32_t i = first; i < first + l->k_scale_group; i++) {
-            to[i] = (uint8_t)bt_ref_int8_code(x[i], inverse);
-        }
+        ENCODE8(x + first, l->k_scale_group, inverse, (int8_t *)to + first);
     }
 }
 
@@ -95,6 +93,7 @@ write_v(const bt_attention_job *job, const float *x, uint8_t *block, uint32_t sl
 {
     const bt_kv_layout *l = job->args->layout;
     uint8_t *to = bt_kv_v(l, block, job->args->layer, kv_head);
+    int8_t codes[HEAD_DIM_MAX];
     float inverse;
 
     if (l->format != BT_KV_INT8) {
@@ -103,9 +102,34 @@ write_v(const bt_attention_job *job, const float *x, uint8_t *block, uint32_t sl
     }
     bt_kv_v_scales(l, block, job->args->layer, kv_head)[slot] =
         bt_ref_kv_scale(bt_ref_amax_bits(x, l->head_dim), &inverse);
+    ENCODE8(x, l->head_dim, inverse, codes);
     to += (size_t)(slot / 4) * l->head_dim * 4 + slot % 4;
     for (uint32_t i = 0; i < l->head_dim; i++) {
-        to[4 * i] = (uint8_t)bt_ref_int8_code(x[i], inverse);
+        to[4 * i] = (uint8_t)codes[i];
+    }
+}
+
+// V of four tokens that lie together, rows `stride` floats apart.
+static inline void
+write_four_v(const bt_attention_job *job, const float *x, size_t stride, uint8_t *block, uint32_t slot,
+             uint32_t kv_head)
+{
+    const bt_kv_layout *l = job->args->layout;
+    uint16_t *scales = bt_kv_v_scales(l, block, job->args->layer, kv_head) + slot;
+    uint8_t *to = bt_kv_v(l, block, job->args->layer, kv_head) + (size_t)slot * l->head_dim;
+    int8_t codes[4][HEAD_DIM_MAX];
+
+    for (uint32_t t = 0; t < 4; t++) {
+        float inverse;
+
+        scales[t] = bt_ref_kv_scale(bt_ref_amax_bits(x + t * stride, l->head_dim), &inverse);
+        ENCODE8(x + t * stride, l->head_dim, inverse, codes[t]);
+    }
+    for (uint32_t i = 0; i < l->head_dim; i++) {
+        uint32_t four = (uint8_t)codes[0][i] | (uint32_t)(uint8_t)codes[1][i] << 8 |
+                        (uint32_t)(uint8_t)codes[2][i] << 16 | (uint32_t)(uint8_t)codes[3][i] << 24;
+
+        memcpy(to + 4 * i, &four, 4);
     }
 }
 
@@ -122,9 +146,7 @@ keep_q(const bt_attention_job *job, const float *x, uint32_t row, uint32_t head)
     }
     s = bt_ref_int8_scale(bt_ref_amax_bits(x, a->head_dim));
     job->q_scale[at] = s.scale * a->scale;
-    for (uint32_t i = 0; i < a->head_dim; i++) {
-        job->q8[at * a->head_dim + i] = bt_ref_int8_code(x[i], s.inverse);
-    }
+    ENCODE8(x, a->head_dim, s.inverse, job->q8 + at * a->head_dim);
 }
 
 static inline void
@@ -132,14 +154,21 @@ prepare(const bt_attention_job *job, const bt_attention_span *span, uint32_t fir
 {
     const bt_attention_args *a = job->args;
     float x[HEAD_DIM_MAX];
+    uint32_t written = first; // V of tokens before this one
 
     for (uint32_t token = first; token < first + count; token++) {
         uint32_t row = span->row + token, position = span->position + token, slot = position % a->layout->block_tokens;
         uint8_t *block = bt_attention_block(a, span, position);
+        const float *v = head_of(job, row, a->heads + a->kv_heads + kv_head);
 
         turn(job, row, kv_head, true, x);
         write_k(job, x, block, slot, kv_head);
-        write_v(job, head_of(job, row, a->heads + a->kv_heads + kv_head), block, slot, kv_head);
+        if (a->layout->format == BT_KV_INT8 && slot % 4 == 0 && first + count - token >= 4) {
+            write_four_v(job, v, a->qkv_stride, block, slot, kv_head);
+            written = token + 4;
+        } else if (token >= written) {
+            write_v(job, v, block, slot, kv_head);
+        }
         for (uint32_t head = kv_head * job->group; head < (kv_head + 1) * job->group; head++) {
             turn(job, row, head, false, x);
             keep_q(job, x, row, head);

@@ -2,6 +2,7 @@
 #include "kernels/cpu/x86/simd16_avx512.h"
 
 #define DOT16 SIMD_DOT16
+#define ENCODE8 simd_int8_codes
 #include "kernels/cpu/add_norm.h"
 #include "kernels/cpu/ref/attention_prepare.h"
 #include "kernels/cpu/x86/attention_tile.h"

@@ -37,7 +37,6 @@ gather_q8(state *st, uint32_t row, size_t from)
     int8_t *to = st->s.q8 + (size_t)row * st->dims;
 
     memcpy(to, job->q8 + from * st->dims, st->dims);
-    st->s.q_scale[row] = job->q_scale[from];
     for (uint32_t g = 0; g < st->groups; g++) {
         int32_t sum = 0;
 
@@ -62,6 +61,8 @@ gather_rows(state *st)
 
         st->s.key_end[row] = item->span->position + token + 1;
         st->s.key_first[row] = bt_attention_first_key(st->args, item->span->position + token);
+        st->s.q_scale[row] = st->args->layout->format == BT_KV_INT8 ? item->job->q_scale[from] : st->args->scale;
+        st->s.w[row] = (st->args->softcap > 0 ? 1.0f : st->s.q_scale[row]) * BT_LOG2_E;
         if (st->args->layout->format == BT_KV_INT8) {
             gather_q8(st, row, from);
         } else {
@@ -225,12 +226,8 @@ scores_int8(const state *st, uint32_t row, const int rows, uint32_t end, const b
                 }
             }
         }
-        for (int r = 0; r < rows; r++) {
-            vf scale = vf_set(st->s.q_scale[row + r]);
-
-            for (int c = 0; c < SIMD_COLS; c++) {
-                vf_store(s + r * TILE + (col + c) * 16, vf_mul(sum[r][c], scale));
-            }
+        for (int i = 0; i < rows * SIMD_COLS; i++) {
+            vf_store(s + i / SIMD_COLS * TILE + (col + i % SIMD_COLS) * 16, sum[i / SIMD_COLS][i % SIMD_COLS]);
         }
     }
 }
@@ -238,8 +235,6 @@ scores_int8(const state *st, uint32_t row, const int rows, uint32_t end, const b
 static void
 scores_float(const state *st, uint32_t row, int rows, uint32_t end, float *s)
 {
-    vf scale = vf_set(st->args->scale);
-
     for (int r = 0; r < rows; r++) {
         const float *q = st->s.q32 + (size_t)(row + r) * st->padded;
 
@@ -255,7 +250,7 @@ scores_float(const state *st, uint32_t row, int rows, uint32_t end, float *s)
                 }
                 dots[key] = dot;
             }
-            vf_store(s + r * TILE + col, vf_mul(vf_trees(dots), scale));
+            vf_store(s + r * TILE + col, vf_trees(dots));
         }
     }
 }
@@ -274,63 +269,93 @@ masked(const four_rows *f, int r, uint32_t quarter, const bool full, vf a, vf ot
     return full ? a : vf_pick(vm_range(f->first[r] - at, f->end[r] - at), a, otherwise);
 }
 
-// Maxima of all rows first, so that one exp serves the four of them.
+// The largest lanes of four vectors, in order, by one tree of maxima.
+INLINE __m128
+largest_of_four(const vf a[4])
+{
+    __m256 y[4], ab, cd, e;
+
+    for (int r = 0; r < 4; r++) {
+        y[r] = vf_largest8(a[r]);
+    }
+    ab = _mm256_max_ps(_mm256_permute2f128_ps(y[0], y[1], 0x20), _mm256_permute2f128_ps(y[0], y[1], 0x31));
+    cd = _mm256_max_ps(_mm256_permute2f128_ps(y[2], y[3], 0x20), _mm256_permute2f128_ps(y[2], y[3], 0x31));
+    e = _mm256_max_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee)); // a a c c | b b d d
+    e = _mm256_max_ps(e, _mm256_movehdup_ps(e));
+    return _mm_shuffle_ps(_mm_unpacklo_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1)),
+                          _mm_unpackhi_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1)), 0x44);
+}
+
+// m moves to the largest score so far; corr is what earlier weights shrink by. A row that sees nothing here keeps its m.
 INLINE void
 move_maxima(state *st, uint32_t row, const int rows, const bool full, four_rows *f, const float *s)
 {
-    float before[16] = {0}, after[16] = {0}, corr[16];
+    vf all[4];
+    __m128 before = _mm_loadu_ps(st->s.m + row), after;
 
-    for (int r = 0; r < rows; r++) {
-        float *m = &st->s.split[(row + r) * st->partial + BT_PARTIAL_MAX], largest;
-        vf all = vf_set(-INFINITY);
-
-        for (uint32_t i = 0; i < QUARTERS; i++) {
-            all = vf_max(masked(f, r, i, full, vf_load(s + r * TILE + 16 * i), vf_set(-INFINITY)), all);
-        }
-        largest = vf_largest(all);
-        if (f->first[r] < f->end[r]) {
-            before[r] = *m;
-            after[r] = *m = largest > *m ? largest : *m;
+    for (int r = 0; r < 4; r++) {
+        all[r] = vf_set(-INFINITY);
+        for (uint32_t i = 0; r < rows && i < QUARTERS; i++) {
+            all[r] = vf_max(masked(f, r, i, full, vf_load(s + r * TILE + 16 * i), vf_set(-INFINITY)), all[r]);
         }
     }
-    vf_store(corr, vf_exp(vf_sub(vf_load(before), vf_load(after))));
-    memcpy(f->corr, corr, sizeof f->corr);
+    after = _mm_max_ps(_mm_mul_ps(_mm_loadu_ps(st->s.w + row), largest_of_four(all)), before);
+    _mm_storeu_ps(st->s.m + row, after);
+    _mm_storeu_ps(f->corr, _mm256_castps256_ps128(bt_avx2_exp2(_mm256_castps128_ps256(_mm_sub_ps(before, after)))));
 }
 
-// s becomes p (float formats) or p · scale_v (INT8); l takes p.
+// u becomes p (float formats) or p · scale_v (INT8); l takes p.
 INLINE void
 weigh(state *st, uint32_t row, const int rows, const bool full, const bool int8, four_rows *f, float *s)
 {
-    float largest[4] = {0};
+    vf most[4];
 
     for (int r = 0; r < rows; r++) {
-        vf m = vf_set(st->s.split[(row + r) * st->partial + BT_PARTIAL_MAX]), p[QUARTERS], most = vf_set(0.0f);
+        vf w = vf_set(st->s.w[row + r]), minus_m = vf_set(-st->s.m[row + r]), p[QUARTERS], zero = vf_set(0.0f);
         float *lanes = st->s.lanes + (size_t)(row + r) * 16;
 
-        if (f->first[r] >= f->end[r]) {
+        most[r] = zero;
+        if (!full && f->first[r] >= f->end[r]) {
             continue;
         }
         for (uint32_t i = 0; i < QUARTERS; i++) {
-            p[i] = masked(f, r, i, full, vf_exp(vf_sub(vf_load(s + r * TILE + 16 * i), m)), vf_set(0.0f));
+            p[i] = vf_exp2(vf_min(zero, vf_fma(vf_load(s + r * TILE + 16 * i), w, minus_m)));
+            p[i] = masked(f, r, i, full, p[i], zero);
         }
         vf_store(lanes, vf_fma(vf_load(lanes), vf_set(f->corr[r]), vf_add(vf_add(vf_add(p[0], p[1]), p[2]), p[3])));
         for (uint32_t i = 0; i < QUARTERS; i++) {
             if (int8) {
                 p[i] = vf_mul(p[i], vf_load(st->s.v_scales + 16 * i));
-                p[i] = masked(f, r, i, full, p[i], vf_set(0.0f)); // a garbage scale may be NaN
-                most = vf_max(p[i], most);
+                p[i] = masked(f, r, i, full, p[i], zero); // a garbage scale may be NaN
+                most[r] = vf_max(p[i], most[r]);
             }
             vf_store(s + r * TILE + 16 * i, p[i]);
         }
-        largest[r] = int8 ? vf_largest(most) : 0.0f;
     }
-    for (int r = 0; int8 && r < rows; r++) {
-        f->scale[r] = largest[r] / 255.0f;
-        if (st->poison != 0 && f->first[r] < f->end[r] &&
-            (st->poison << (64 - f->end[r]) >> (64 - f->end[r]) >> f->first[r]) != 0) {
-            f->scale[r] = NAN;
+    if (int8) {
+        __m128 scale, ok;
+
+        for (int r = rows; r < 4; r++) {
+            most[r] = vf_set(0.0f);
         }
-        f->inverse[r] = f->scale[r] >= 0x1p-126f ? 1.0f / f->scale[r] : 0.0f;
+        scale = _mm_div_ps(largest_of_four(most), _mm_set1_ps(255.0f));
+        ok = _mm_cmpge_ps(scale, _mm_set1_ps(0x1p-126f));
+        _mm_storeu_ps(f->scale, scale);
+        _mm_storeu_ps(f->inverse, _mm_and_ps(ok, _mm_div_ps(_mm_set1_ps(1.0f), scale)));
+    }
+}
+
+// A visible key whose V scale is NaN poisons the row.
+static void
+poison_rows(const state *st, four_rows *f)
+{
+    for (int r = 0; r < 4; r++) {
+        uint64_t visible = f->first[r] < f->end[r] ? UINT64_MAX >> (64 - f->end[r]) >> f->first[r] << f->first[r] : 0;
+
+        if ((st->poison & visible) != 0) {
+            f->scale[r] = NAN;
+            f->inverse[r] = 0.0f;
+        }
     }
 }
 
@@ -338,17 +363,19 @@ INLINE void
 encode(const state *st, const int rows, const four_rows *f, const float *s)
 {
     for (int r = 0; r < rows; r++) {
+        vf codes[QUARTERS];
+
         for (uint32_t i = 0; i < QUARTERS; i++) {
-            vf_store_codes(st->s.codes + r * TILE + 16 * i,
-                           vf_mul(vf_load(s + r * TILE + 16 * i), vf_set(f->inverse[r])));
+            codes[i] = vf_mul(vf_load(s + r * TILE + 16 * i), vf_set(f->inverse[r]));
         }
+        vf_store_codes(st->s.codes + r * TILE, codes);
     }
 }
 
 // `cols` vectors of 16 dims from `dim`, over the keys from `first` to `end` in fours.
 INLINE void
-values_int8(state *st, uint32_t row, const int rows, const int cols, uint32_t dim, uint32_t first, uint32_t end,
-            const four_rows *f)
+values_int8(state *st, uint32_t row, const int rows, const int cols, const bool full, uint32_t dim, uint32_t first,
+            uint32_t end, const four_rows *f)
 {
     vi acc[4][4];
 
@@ -375,7 +402,7 @@ values_int8(state *st, uint32_t row, const int rows, const int cols, uint32_t di
     for (int r = 0; r < rows; r++) {
         float *to = st->s.split + (row + r) * st->partial + BT_PARTIAL_HEAD + dim;
 
-        for (int c = 0; f->first[r] < f->end[r] && c < cols; c++) {
+        for (int c = 0; (full || f->first[r] < f->end[r]) && c < cols; c++) {
             vf sum = vf_mul(vf_load(to + 16 * c), vf_set(f->corr[r]));
 
             vf_store(to + 16 * c, vf_fma(vf_set(f->scale[r]), vf_of(acc[r][c]), sum));
@@ -384,18 +411,19 @@ values_int8(state *st, uint32_t row, const int rows, const int cols, uint32_t di
 }
 
 INLINE void
-add_values_int8(state *st, uint32_t row, const int rows, uint32_t first, uint32_t end, const four_rows *f)
+add_values_int8(state *st, uint32_t row, const int rows, const bool full, uint32_t first, uint32_t end,
+                const four_rows *f)
 {
     uint32_t dim = 0;
 
     for (; dim + 16 * SIMD_COLS <= st->padded; dim += 16 * SIMD_COLS) {
-        values_int8(st, row, rows, SIMD_COLS, dim, first, end, f);
+        values_int8(st, row, rows, SIMD_COLS, full, dim, first, end, f);
     }
     for (; dim + 32 <= st->padded; dim += 32) {
-        values_int8(st, row, rows, 2, dim, first, end, f);
+        values_int8(st, row, rows, 2, full, dim, first, end, f);
     }
     for (; dim < st->padded; dim += 16) {
-        values_int8(st, row, rows, 1, dim, first, end, f);
+        values_int8(st, row, rows, 1, full, dim, first, end, f);
     }
 }
 
@@ -451,13 +479,18 @@ attend_rows(state *st, uint32_t row, const int rows, const bool full, const bool
         scores_int8(st, row, rows, end, false, s);
     }
     for (int i = 0; st->args->softcap > 0 && i < rows * (int)TILE; i += 16) {
-        vf_store(s + i, vf_softcap(vf_load(s + i), st->args->softcap));
+        vf u = vf_mul(vf_load(s + i), vf_set(st->s.q_scale[row + i / (int)TILE]));
+
+        vf_store(s + i, vf_softcap(u, st->args->softcap));
     }
     move_maxima(st, row, rows, full, f, s);
     weigh(st, row, rows, full, int8, f, s);
+    if (int8 && st->poison != 0) {
+        poison_rows(st, f);
+    }
     if (int8) {
         encode(st, rows, f, s);
-        add_values_int8(st, row, rows, first, end, f);
+        add_values_int8(st, row, rows, full, first, end, f);
     } else {
         add_values_float(st, row, rows, f, s);
     }
@@ -533,7 +566,7 @@ attend_split(state *st, uint32_t split)
 
     for (uint32_t row = 0; row < st->rows; row++) {
         memset(st->s.split + row * st->partial, 0, st->partial * sizeof(float));
-        st->s.split[row * st->partial + BT_PARTIAL_MAX] = -INFINITY;
+        st->s.m[row] = -INFINITY;
     }
     memset(st->s.lanes, 0, (size_t)st->rows * 16 * sizeof(float));
     for (tile = tile > first / TILE * TILE ? tile : first / TILE * TILE; tile < last; tile += TILE) {
@@ -547,6 +580,7 @@ attend_split(state *st, uint32_t split)
         }
     }
     for (uint32_t row = 0; row < st->rows; row++) {
+        st->s.split[row * st->partial + BT_PARTIAL_MAX] = st->s.m[row];
         st->s.split[row * st->partial + BT_PARTIAL_SUM] = vf_tree(vf_load(st->s.lanes + (size_t)row * 16));
     }
 }
@@ -563,8 +597,8 @@ merge(float *total, const float *partial, uint32_t floats)
         memcpy(total, partial, floats * sizeof *total);
         return;
     }
-    a = bt_ref_exp(m - n);
-    b = bt_ref_exp(other - n);
+    a = bt_ref_exp2(m - n);
+    b = bt_ref_exp2(other - n);
     total[BT_PARTIAL_MAX] = n;
     total[BT_PARTIAL_SUM] = fmaf(total[BT_PARTIAL_SUM], a, partial[BT_PARTIAL_SUM] * b);
     for (uint32_t d = BT_PARTIAL_HEAD; d < floats; d += 16) {

@@ -48,6 +48,25 @@ bt_avx2_exp(__m256 x)
 }
 
 BT_AVX2_FN __m256
+bt_avx2_exp2(__m256 x)
+{
+    __m256 count, f, q;
+    __m256i n, half;
+
+    x = _mm256_max_ps(_mm256_set1_ps(BT_EXP2_MIN), x);
+    count = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    f = _mm256_sub_ps(x, count);
+    q = _mm256_fmadd_ps(f, _mm256_set1_ps(BT_EXP2_C5), _mm256_set1_ps(BT_EXP2_C4));
+    q = _mm256_fmadd_ps(f, q, _mm256_set1_ps(BT_EXP2_C3));
+    q = _mm256_fmadd_ps(f, q, _mm256_set1_ps(BT_EXP2_C2));
+    q = _mm256_fmadd_ps(f, q, _mm256_set1_ps(BT_EXP2_C1));
+    n = _mm256_cvtps_epi32(count);
+    half = _mm256_srai_epi32(n, 1);
+    q = _mm256_mul_ps(_mm256_fmadd_ps(f, q, _mm256_set1_ps(1.0f)), bt_avx2_exp2i(half));
+    return _mm256_mul_ps(q, bt_avx2_exp2i(_mm256_sub_epi32(n, half)));
+}
+
+BT_AVX2_FN __m256
 bt_avx2_tanh(__m256 x)
 {
     __m256 sign_bit = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f), y, q, power, t, d;

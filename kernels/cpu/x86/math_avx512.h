@@ -36,6 +36,21 @@ bt_avx512_exp(__m512 x)
 }
 
 BT_AVX512_FN __m512
+bt_avx512_exp2(__m512 x)
+{
+    __m512 count, f, q;
+
+    x = _mm512_max_ps(_mm512_set1_ps(BT_EXP2_MIN), x);
+    count = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    f = _mm512_sub_ps(x, count);
+    q = _mm512_fmadd_ps(f, _mm512_set1_ps(BT_EXP2_C5), _mm512_set1_ps(BT_EXP2_C4));
+    q = _mm512_fmadd_ps(f, q, _mm512_set1_ps(BT_EXP2_C3));
+    q = _mm512_fmadd_ps(f, q, _mm512_set1_ps(BT_EXP2_C2));
+    q = _mm512_fmadd_ps(f, q, _mm512_set1_ps(BT_EXP2_C1));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(f, q, _mm512_set1_ps(1.0f)), count);
+}
+
+BT_AVX512_FN __m512
 bt_avx512_tanh(__m512 x)
 {
     __m512 sign_bit = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f), y, q, power, t, d, count;

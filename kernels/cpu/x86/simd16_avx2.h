@@ -116,9 +116,15 @@ vf_max(vf a, vf b)
 }
 
 static inline vf
-vf_exp(vf a)
+vf_min(vf a, vf b)
 {
-    return (vf){bt_avx2_exp(a.low), bt_avx2_exp(a.high)};
+    return (vf){_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
+
+static inline vf
+vf_exp2(vf a)
+{
+    return (vf){bt_avx2_exp2(a.low), bt_avx2_exp2(a.high)};
 }
 
 static inline vf
@@ -127,10 +133,10 @@ vf_softcap(vf a, float softcap)
     return (vf){bt_avx2_softcap(a.low, softcap), bt_avx2_softcap(a.high, softcap)};
 }
 
-static inline float
-vf_largest(vf a)
+static inline __m256
+vf_largest8(vf a)
 {
-    return bt_avx2_max8(_mm256_max_ps(a.low, a.high));
+    return _mm256_max_ps(a.low, a.high);
 }
 
 static inline float
@@ -216,15 +222,22 @@ vi_dot_v(vi acc, vp p, vb v)
     return (vi){dot_v8(acc.low, p, v.low), dot_v8(acc.high, p, v.high)};
 }
 
-// cvtps gives 0x80000000 for a NaN; packing signed would make that −128 and then 0, which is what is wanted.
-static inline void
-vf_store_codes(uint8_t *to, vf a)
+static inline __m256i
+words16(vf a)
 {
-    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high));
+    __m256i words = _mm256_packus_epi32(_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high));
 
-    words = _mm256_permute4x64_epi64(words, 0xd8);
-    _mm_storeu_si128((__m128i *)(void *)to,
-                     _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    return _mm256_permute4x64_epi64(words, 0xd8);
+}
+
+static inline void
+vf_store_codes(uint8_t *to, const vf a[4])
+{
+    for (int i = 0; i < 4; i += 2) {
+        __m256i bytes = _mm256_packus_epi16(words16(a[i]), words16(a[i + 1]));
+
+        _mm256_storeu_si256((__m256i *)(void *)(to + 16 * i), _mm256_permute4x64_epi64(bytes, 0xd8));
+    }
 }
 
 static inline __m256i
@@ -271,4 +284,22 @@ static inline vf
 vf_trees(const vf a[16])
 {
     return (vf){trees8(a), trees8(a + 8)};
+}
+
+static inline void
+simd_int8_codes(const float *x, uint32_t count, float inverse, int8_t *codes)
+{
+    uint32_t i = 0;
+
+    for (; inverse != 0.0f && i + 16 <= count; i += 16) {
+        vf v = vf_mul(vf_load(x + i), vf_set(inverse));
+
+        v = vf_max(vf_set(-127.0f), vf_min(vf_set(127.0f), v));
+        __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.low), _mm256_cvtps_epi32(v.high));
+
+        words = _mm256_permute4x64_epi64(words, 0xd8);
+        _mm_storeu_si128((__m128i *)(void *)(codes + i),
+                         _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    }
+    bt_ref_int8_codes(x + i, count - i, inverse, codes + i);
 }

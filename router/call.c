@@ -111,6 +111,7 @@ bt_call_leave(bt_call *call)
     bt_log_info("REQ-LEFT", "req %s: the client is gone", call->name);
     if (call->phase == BT_CALL_TEXT) {
         let_go(call); // the job comes back and finds nobody
+        atomic_store(&call->job.dropped, true);
     } else {
         end_call(call);
     }

@@ -229,7 +229,11 @@ work(void *self)
     bt_text_job *job;
 
     while (bt_mailbox_wait(w->text->jobs, &job)) {
-        do_job(w, job);
+        if (atomic_load(&job->dropped)) {
+            job->err = BT_ERR_CANCELLED;
+        } else {
+            do_job(w, job);
+        }
         bt_mailbox_post(w->text->answers, &job); // as large as all jobs there are: never full
     }
     return NULL;

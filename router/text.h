@@ -12,6 +12,8 @@
 #include "common/text/template.h"
 #include "router/openai.h"
 
+#include <stdatomic.h>
+
 typedef enum { BT_TEXT_COMPLETE, BT_TEXT_TOKENIZE, BT_TEXT_DETOKENIZE } bt_text_task;
 
 typedef struct {
@@ -25,6 +27,7 @@ typedef struct {
     bt_openai_kind kind; // COMPLETE
     bt_buf body;         // owned; the worker frees it
     void *arg;
+    atomic_bool dropped; // set by the loop: nobody waits for it any more; what is not begun is not done
     // Out:
     bt_err err; // not BT_OK: `error` is for the client and nothing else is set
     bt_openai_error error;

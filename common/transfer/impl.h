@@ -22,10 +22,11 @@ typedef struct bt_piece {
     bt_time took;       // DONE: how long it moved, 0 = not known
     bt_time began, due; // of the transport; due: of loopback, BT_TIME_NEVER: never done
     bt_transfer_fault fault;
-    uint32_t tag;          // of ucx: which of the answers is ours
-    void *arrived;         // of ucx: an answer that waits to be received
-    bool posted;           // of ucx: the library may write to the landing blocks
-    uint32_t fetch, first; // of transfer.c
+    uint32_t tag;                   // of ucx: which of the answers is ours
+    void *arrived;                  // of ucx: an answer that waits to be received
+    struct bt_transport *transport; // of ucx, for its callbacks
+    bool posted;                    // of ucx: the library may write to the landing blocks
+    uint32_t fetch, first;          // of transfer.c
 } bt_piece;
 
 typedef struct bt_transport bt_transport;

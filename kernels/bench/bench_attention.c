@@ -288,7 +288,12 @@ run_model(const bench *b, const model *m)
 int
 main(int argc, char **argv)
 {
-    bench b = {.models = "smol,gemma,1b,8b", .depths = "0,4096", .tokens = "1,512", .batch = 1, .ms = 400, .clock = CLOCK_MONOTONIC};
+    bench b = {.models = "smol,gemma,1b,8b",
+               .depths = "0,4096",
+               .tokens = "1,512",
+               .batch = 1,
+               .ms = 400,
+               .clock = CLOCK_MONOTONIC};
     bt_device_options options = {.kind = BT_DEVICE_CPU};
     bt_why why = {{0}};
     bool is_ok = true;

@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-#define AMX_TOKENS 13u // one tile of AVX-512 is 12
+#define AMX_TOKENS 48u
 
 static bool
 is_paired(const bt_linear_args *args)
@@ -91,14 +91,17 @@ ref_linear(bt_device *device, const bt_linear_args *args)
 }
 
 #if defined(__x86_64__)
-// A tile of AMX is 16 tokens, and its setting up costs as much as a few; blocks of 16 columns would use a quarter of it.
+// Where AMX was faster than VNNI (kernels/README.md): many tokens, and few float updates a multiply.
 static bool
 is_for_amx(const bt_linear_args *args)
 {
     bool is_wide = args->tokens >= AMX_TOKENS;
 
     for (uint32_t i = 0; i < args->weight_count; i++) {
-        is_wide = is_wide && args->weights[i]->format.kind == BT_WEIGHT_INT && args->weights[i]->format.block != 16;
+        bt_format f = args->weights[i]->format;
+        uint32_t least = f.asymmetric ? 128 : 32;
+
+        is_wide = is_wide && f.kind == BT_WEIGHT_INT && (f.block == BT_BLOCK_ROW || f.block >= least);
     }
     return is_wide;
 }

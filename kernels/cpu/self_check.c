@@ -8,7 +8,7 @@
 
 #define ROWS 48u
 #define COLS 1216u // more than a segment, and a last block that is cut
-#define TOKENS 37u
+#define TOKENS 53u
 
 // Random codes; scales are random fp16 of moderate size.
 static void

@@ -223,7 +223,7 @@ panel_of(const plan *p, uint32_t part, uint32_t panel, bool unpack, uint8_t *unp
     dot.args.units = plan_of->layout.units;
     dot.args.block_units = plan_of->block_units;
     dot.args.segment_units = plan_of->segment_units;
-    if (unpack && dot.bits < 8) {
+    if (unpack && (dot.bits < 8 || p->path->unpack_bytes)) {
         p->path->unpack(dot.args.codes, w->format, dot.args.units, unpacked);
         dot.args.codes = unpacked;
         dot.bits = 8;

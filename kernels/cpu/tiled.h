@@ -69,6 +69,7 @@ typedef struct {
     // Straight from the planes up to so many tokens a tile and tiles; beyond, panels are unpacked first.
     uint32_t direct_tokens, direct_tiles;
     uint32_t code_group;
+    bool unpack_bytes; // 8-bit codes too
     // Row `token` of the call, normed and quantised, into place `slot` of a tile of `tile->tokens`. `unit_sums` [units] gets Σ a8 of
     // every 16 columns. `row` is [cols padded] floats of scratch.
     void (*quantise)(const bt_linear_args *args, uint32_t token, const bt_tile *tile, uint32_t slot, float *row,

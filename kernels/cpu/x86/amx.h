@@ -1,9 +1,11 @@
 // The tile instructions that we use, each under a name; with BT_AMX_EMULATE plain C in their place, so that a machine
 // without AMX tests everything but the instructions themselves (tests/kernels/test_amx.c compiles linear_amx.c that way).
 //
-// Tiles 0–3 are results [rows][16] int32, 4 and 5 activations [rows][depth] int8, 6 and 7 codes [depth / 4][16][4] uint8.
+// Tiles 0 and 1 are results [tokens][16] int32; 2, 4 and 6 activations [tokens][depth] int8; 3, 5 and 7 codes
+// [depth / 4][16][4] int8.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -23,8 +25,10 @@ bt_amx_shapes(uint32_t tokens, uint32_t depth)
     bt_amx_config c = {.palette = 1};
 
     for (int i = 0; i < 8; i++) {
-        c.rows[i] = (uint8_t)(i < 6 ? tokens : depth / 4);
-        c.row_bytes[i] = (uint16_t)(i < 4 || i >= 6 ? 64 : depth);
+        bool is_codes = i >= 2 && i % 2 == 1;
+
+        c.rows[i] = (uint8_t)(is_codes ? depth / 4 : tokens);
+        c.row_bytes[i] = (uint16_t)(i < 2 || is_codes ? 64 : depth);
     }
     return c;
 }
@@ -70,7 +74,7 @@ emulate_store(int tile, void *to, size_t stride)
     }
 }
 
-// c[m][n] += Σ signed a[m][k] · unsigned b[k / 4][4 n + k % 4]
+// c[m][n] += Σ signed a[m][k] · b[k / 4][4 n + k % 4]
 static inline void
 emulate_dot(int c, int a, int b)
 {
@@ -80,7 +84,7 @@ emulate_dot(int c, int a, int b)
 
             memcpy(&sum, &emulated_tiles[c][m][4 * n], 4);
             for (int k = 0; k < emulated_config.row_bytes[a]; k++) {
-                sum += (int8_t)emulated_tiles[a][m][k] * emulated_tiles[b][k / 4][4 * n + k % 4];
+                sum += (int8_t)emulated_tiles[a][m][k] * (int8_t)emulated_tiles[b][k / 4][4 * n + k % 4];
             }
             memcpy(&emulated_tiles[c][m][4 * n], &sum, 4);
         }
@@ -112,6 +116,6 @@ bt_amx_release(void)
 #define BT_AMX_ZERO(tile) _tile_zero(tile)
 #define BT_AMX_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
 #define BT_AMX_STORE(tile, to, stride) _tile_stored(tile, to, stride)
-#define BT_AMX_DOT(c, a, b) _tile_dpbsud(c, a, b)
+#define BT_AMX_DOT(c, a, b) _tile_dpbssd(c, a, b)
 
 #endif

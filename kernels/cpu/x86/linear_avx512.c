@@ -35,9 +35,9 @@ unpack_units(const uint8_t *codes, unsigned bits, uint8_t more, uint32_t units, 
 }
 
 void
-bt_avx512_unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t *out)
+bt_avx512_unpack_around(const uint8_t *codes, bt_format format, uint32_t units, int zero, uint8_t *out)
 {
-    uint8_t more = (uint8_t)(format.asymmetric ? 0 : 128 - (1 << (format.bits - 1)));
+    uint8_t more = (uint8_t)(format.asymmetric ? 0 : zero - (1 << (format.bits - 1)));
 
     switch (format.bits) {
     case 2:
@@ -52,10 +52,18 @@ bt_avx512_unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t
     case 5:
         unpack_units(codes, 5, more, units, out);
         break;
-    default:
-        assert(format.bits == 6);
+    case 6:
         unpack_units(codes, 6, more, units, out);
+        break;
+    default:
+        unpack_units(codes, 8, more, units, out);
     }
+}
+
+static void
+unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t *out)
+{
+    bt_avx512_unpack_around(codes, format, units, 128, out);
 }
 
 const bt_linear_path bt_linear_avx512 = {
@@ -67,7 +75,7 @@ const bt_linear_path bt_linear_avx512 = {
     .quantise = bt_avx512_quantise,
     .norm = bt_avx512_norm,
     .dot = pick_dot,
-    .unpack = bt_avx512_unpack,
+    .unpack = unpack,
     .float_dot = bt_avx512_float_dot,
     .finish = bt_avx512_finish,
 };

@@ -16,7 +16,8 @@ extern bt_dot_fn *const bt_dot_avx512_q8[2][BT_TILE_TOKENS];
 
 void bt_avx512_quantise(const bt_linear_args *args, uint32_t token, const bt_tile *tile, uint32_t slot, float *row,
                         int32_t *unit_sums);
-void bt_avx512_unpack(const uint8_t *codes, bt_format format, uint32_t units, uint8_t *out);
+// A panel's codes as bytes; symmetric ones with their zero at `zero`.
+void bt_avx512_unpack_around(const uint8_t *codes, bt_format format, uint32_t units, int zero, uint8_t *out);
 void bt_avx512_norm(const bt_linear_args *args, uint32_t token, float *row);
 void bt_avx512_float_dot(const bt_float_dot_args *args);
 void bt_avx512_finish(const bt_finish_args *args);

@@ -9,7 +9,7 @@
 typedef struct {
     const bt_add_norm_args *args;
     void (*row)(const bt_add_norm_args *args, uint32_t token);
-    bt_work work;
+    bt_work *work;
 } add_norm_job;
 
 void
@@ -32,7 +32,7 @@ add_norm_thread(void *arg, uint32_t thread, uint32_t threads)
     uint32_t first = 0, end = 0;
 
     (void)threads;
-    while (bt_work_take(&job->work, thread, &first, &end)) {
+    while (bt_work_take(job->work, thread, &first, &end)) {
         for (uint32_t t = first; t < end; t++) {
             job->row(job->args, t);
         }
@@ -50,7 +50,8 @@ bt_cpu_add_norm(bt_device *device, const bt_add_norm_args *args)
               : device->isa == BT_CPU_AVX2 ? bt_avx2_add_norm_row
                                            : bt_ref_add_norm_row;
 #endif
-    bt_work_init(&job.work, device->threads, args->tokens, 4);
+    job.work = &device->work[0];
+    bt_work_init(job.work, device->threads, args->tokens, 4);
     bt_pool_help(device->pool, add_norm_thread, &job);
     return BT_OK;
 }

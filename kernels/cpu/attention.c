@@ -20,7 +20,7 @@ typedef struct {
     uint32_t *prepare_start, *attend_start; // [spans + 1]: the first unit of each span
     uint32_t item_tokens, splits;           // splits: of the longest span, or 1 when items are not cut
     float *partials;
-    bt_work whole, prepare, attend, merge;
+    bt_work *whole, *prepare, *attend, *merge;
 } call;
 
 bt_attention_scratch
@@ -233,21 +233,21 @@ attention_thread(void *arg, uint32_t thread, uint32_t threads)
 
     (void)threads;
     if (c->job.args->norm_whole && c->job.args->q_norm != NULL) {
-        while (bt_work_take(&c->whole, thread, &first, &end)) {
+        while (bt_work_take(c->whole, thread, &first, &end)) {
             bt_ref_attention_whole(&c->job, first);
         }
-        bt_work_wait(&c->whole);
+        bt_work_wait(c->whole);
     }
-    while (bt_work_take(&c->prepare, thread, &first, &end)) {
+    while (bt_work_take(c->prepare, thread, &first, &end)) {
         prepare_unit(c, first);
     }
-    bt_work_wait(&c->prepare);
-    while (bt_work_take(&c->attend, thread, &first, &end)) {
+    bt_work_wait(c->prepare);
+    while (bt_work_take(c->attend, thread, &first, &end)) {
         attend_unit(c, first, bt_cpu_private(c->device, thread));
     }
     if (c->partials != NULL) {
-        bt_work_wait(&c->attend);
-        while (bt_work_take(&c->merge, thread, &first, &end)) {
+        bt_work_wait(c->attend);
+        while (bt_work_take(c->merge, thread, &first, &end)) {
             merge_unit(c, first);
         }
     }
@@ -284,10 +284,11 @@ bt_cpu_attention(bt_device *device, const bt_attention_args *args)
     c.item_tokens = bt_attention_item_tokens(c.job.group, args->head_dim);
     plan_units(&c);
     plan_splits(&c, &s, threads);
-    bt_work_init(&c.whole, threads, c.rows, 1);
-    bt_work_init(&c.prepare, threads, c.prepare_start[args->span_count], 1);
-    bt_work_init(&c.attend, threads, c.attend_start[args->span_count] * c.splits, 1);
-    bt_work_init(&c.merge, threads, c.rows * args->heads, 1);
+    c.whole = &device->work[0], c.prepare = &device->work[1], c.attend = &device->work[2], c.merge = &device->work[3];
+    bt_work_init(c.whole, threads, c.rows, 1);
+    bt_work_init(c.prepare, threads, c.prepare_start[args->span_count], 1);
+    bt_work_init(c.attend, threads, c.attend_start[args->span_count] * c.splits, 1);
+    bt_work_init(c.merge, threads, c.rows * args->heads, 1);
     bt_pool_help(device->pool, attention_thread, &c);
     return BT_OK;
 }

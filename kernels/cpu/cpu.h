@@ -16,6 +16,9 @@ struct bt_device {
     uint32_t threads;
     bt_pool *pool;
     bt_device_limits limits;
+    // How the work of the operation in progress is shared out, a set for each of its phases. Here and not in the
+    // operation's frame, since clearing so much memory takes longer than a small operation.
+    bt_work work[4];
     // Scratch of the operation in progress; nothing lives in it between two operations. Both at 64-byte boundaries.
     uint8_t *shared;
     size_t shared_bytes;

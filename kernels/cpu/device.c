@@ -49,10 +49,11 @@ bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
     if ((err = bt_cpu_isa_choose(&isa, options->isa, why)) != BT_OK) {
         return err;
     }
-    if ((device = bt_alloc(sizeof *device)) == NULL) {
+    if ((device = bt_alloc_pages(sizeof *device)) == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
     }
-    *device = (bt_device){.ops = &ops_cpu, .isa = isa};
+    device->ops = &ops_cpu;
+    device->isa = isa;
     device->threads = threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
     if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
         bt_device_close(device);
@@ -83,7 +84,7 @@ bt_device_close(bt_device *device)
     }
     bt_pool_close(device->pool);
     scratch_free(device);
-    bt_free(device);
+    bt_free_pages(device, sizeof *device);
 }
 
 const bt_ops *

@@ -60,7 +60,7 @@ bt_cpu_linear_scratch(const bt_device_limits *limits, uint32_t threads)
 typedef struct {
     bt_device *device;
     const bt_linear_args *args;
-    bt_work work;
+    bt_work *work;
 } linear_job;
 
 // Items of work are (token, 16 rows), tokens outside: the row of a token is quantised anew for each chunk, which costs ref
@@ -72,7 +72,7 @@ ref_thread(void *arg, uint32_t thread, uint32_t threads)
     uint32_t rows = rows_of(job->args), first = 0, end = 0;
 
     (void)threads;
-    while (bt_work_take(&job->work, thread, &first, &end)) {
+    while (bt_work_take(job->work, thread, &first, &end)) {
         for (uint32_t token = 0; token < job->args->tokens; token++) {
             bt_ref_linear_rows(job->args, token, first * 16, end * 16 < rows ? end * 16 : rows,
                                bt_cpu_private(job->device, thread));
@@ -86,7 +86,8 @@ ref_linear(bt_device *device, const bt_linear_args *args)
     linear_job job = {.device = device, .args = args};
     uint32_t items = (rows_of(args) + 15) / 16;
 
-    bt_work_init(&job.work, device->threads, items, items / (8 * device->threads));
+    job.work = &device->work[0];
+    bt_work_init(job.work, device->threads, items, items / (8 * device->threads));
     bt_pool_help(device->pool, ref_thread, &job);
 }
 

@@ -28,17 +28,18 @@ typedef struct {
     uint32_t index;
 } worker;
 
+// What a run touches is one cache line, so that it starts by one transfer of it and ends by another.
 struct bt_pool {
-    uint32_t threads;
+    _Alignas(64) atomic_uint_fast64_t state;
     void (*run)(void *arg, uint32_t thread, uint32_t threads); // changes only while the run is closed and empty
     void *arg;
+    atomic_uint bell;     // rings once a run; what sleepers wait on
+    atomic_uint sleepers; // workers inside, or about to be inside, the futex
+    atomic_uint entered;  // workers that have begun this run
     atomic_bool closing;
-    _Alignas(64) atomic_uint bell; // rings once a run; what sleepers wait on
-    _Alignas(64) atomic_uint_fast64_t state;
-    _Alignas(64) atomic_uint sleepers; // workers inside, or about to be inside, the futex
-    _Alignas(64) atomic_uint entered;  // workers that have begun this run
-    worker workers[BT_THREADS_MAX];
+    _Alignas(64) uint32_t threads;
     uint32_t started;
+    worker workers[BT_THREADS_MAX];
 };
 
 static inline void

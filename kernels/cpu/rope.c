@@ -5,7 +5,7 @@
 
 typedef struct {
     const bt_rope_args *args;
-    bt_work work;
+    bt_work *work;
 } rope_job;
 
 static void
@@ -30,7 +30,7 @@ rope_thread(void *arg, uint32_t thread, uint32_t threads)
     uint32_t first = 0, end = 0;
 
     (void)threads;
-    while (bt_work_take(&job->work, thread, &first, &end)) {
+    while (bt_work_take(job->work, thread, &first, &end)) {
         for (uint32_t t = first; t < end; t++) {
             rope_row(job->args, t);
         }
@@ -42,7 +42,8 @@ bt_cpu_rope(bt_device *device, const bt_rope_args *args)
 {
     rope_job job = {.args = args};
 
-    bt_work_init(&job.work, device->threads, args->tokens, 4);
+    job.work = &device->work[0];
+    bt_work_init(job.work, device->threads, args->tokens, 4);
     bt_pool_help(device->pool, rope_thread, &job);
     return BT_OK;
 }

@@ -25,7 +25,7 @@ typedef struct {
     part_plan parts[3];
     bt_tile *tiles;                     // [tile_count] in shared scratch, or the private tile's shape
     uint32_t group_first, group_tokens; // float formats
-    bt_work rows, tokens;
+    bt_work *rows, *tokens;
 } plan;
 
 static bool
@@ -287,14 +287,14 @@ int_thread(void *arg, uint32_t thread, uint32_t threads)
         carve_tile(p, &carve, &own);
         quantise_tile(p, &own, &s);
     } else {
-        while (bt_work_take(&p->tokens, thread, &first, &end)) {
+        while (bt_work_take(p->tokens, thread, &first, &end)) {
             for (uint32_t i = first; i < end; i++) {
                 quantise_tile(p, &tiles[i], &s);
             }
         }
-        bt_work_wait(&p->tokens);
+        bt_work_wait(p->tokens);
     }
-    while (bt_work_take(&p->rows, thread, &first, &end)) {
+    while (bt_work_take(p->rows, thread, &first, &end)) {
         for (uint32_t i = first; i < end; i++) {
             run_panel(p, i, tiles, &s);
         }
@@ -347,13 +347,13 @@ float_thread(void *arg, uint32_t thread, uint32_t threads)
     uint32_t first = 0, end = 0;
 
     (void)threads;
-    while (bt_work_take(&p->tokens, thread, &first, &end)) {
+    while (bt_work_take(p->tokens, thread, &first, &end)) {
         for (uint32_t t = first; t < end; t++) {
             p->path->norm(p->args, p->group_first + t, x + (size_t)t * p->cols_padded);
         }
     }
-    bt_work_wait(&p->tokens);
-    while (bt_work_take(&p->rows, thread, &first, &end)) {
+    bt_work_wait(p->tokens);
+    while (bt_work_take(p->rows, thread, &first, &end)) {
         for (uint32_t i = first; i < end; i++) {
             run_float_panel(p, i, &s);
         }
@@ -368,8 +368,8 @@ run_float(plan *p)
     for (uint32_t first = 0; first < p->args->tokens; first += FLOAT_GROUP) {
         p->group_first = first;
         p->group_tokens = p->args->tokens - first < FLOAT_GROUP ? p->args->tokens - first : FLOAT_GROUP;
-        bt_work_init(&p->tokens, p->device->threads, p->group_tokens, 1);
-        bt_work_init(&p->rows, p->device->threads, units, 1);
+        bt_work_init(p->tokens, p->device->threads, p->group_tokens, 1);
+        bt_work_init(p->rows, p->device->threads, units, 1);
         bt_pool_help(p->device->pool, float_thread, p);
     }
 }
@@ -380,6 +380,8 @@ bt_tiled_linear(bt_device *device, const bt_linear_path *path, const bt_linear_a
     plan p = {.device = device, .path = path, .args = args, .cols_padded = bt_cols_padded(args->weights[0]->cols)};
     uint32_t tile_max = tile_tokens_max(path, args), panels;
 
+    p.tokens = &device->work[0];
+    p.rows = &device->work[1];
     p.paired = is_paired(args);
     for (uint32_t i = 0; i < args->weight_count; i++) {
         plan_part(&p, i);
@@ -399,7 +401,7 @@ bt_tiled_linear(bt_device *device, const bt_linear_path *path, const bt_linear_a
         plan_tiles(&p, &carve);
         assert(carve.used <= device->shared_bytes);
     }
-    bt_work_init(&p.tokens, device->threads, p.tile_count, 1);
-    bt_work_init(&p.rows, device->threads, panels, 1);
+    bt_work_init(p.tokens, device->threads, p.tile_count, 1);
+    bt_work_init(p.rows, device->threads, panels, 1);
     bt_pool_help(device->pool, int_thread, &p);
 }

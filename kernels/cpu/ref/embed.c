@@ -35,7 +35,7 @@ embed_int(const bt_weight *w, uint32_t row, uint8_t *codes, float *out)
 typedef struct {
     bt_device *device;
     const bt_embed_args *args;
-    bt_work work;
+    bt_work *work;
 } embed_job;
 
 static void
@@ -62,7 +62,7 @@ embed_thread(void *arg, uint32_t thread, uint32_t threads)
     uint32_t first = 0, end = 0;
 
     (void)threads;
-    while (bt_work_take(&job->work, thread, &first, &end)) {
+    while (bt_work_take(job->work, thread, &first, &end)) {
         for (uint32_t t = first; t < end; t++) {
             embed_token(job, t, bt_cpu_private(job->device, thread));
         }
@@ -75,7 +75,8 @@ bt_cpu_embed(bt_device *device, const bt_embed_args *args)
     embed_job job = {.device = device, .args = args};
 
     assert(device->private_bytes >= bt_cols_padded(args->table->cols));
-    bt_work_init(&job.work, device->threads, args->tokens, 4);
+    job.work = &device->work[0];
+    bt_work_init(job.work, device->threads, args->tokens, 4);
     if (args->tokens <= 4) { // not worth waking anyone
         embed_thread(&job, 0, 1);
     } else {

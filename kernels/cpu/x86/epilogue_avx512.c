@@ -11,25 +11,23 @@ add_outliers(const bt_weight *w, const bt_tile *tile, uint32_t row, float *r)
 {
     const bt_outliers *o = &w->outliers;
     __mmask16 m = bt_avx512_mask(tile->tokens);
-    __m512i places = _mm512_mullo_epi32(_mm512_set1_epi32((int)tile->group),
-                                        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    __m512 sum = _mm512_setzero_ps();
-    float sums[16];
+    __m512i token = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i places = _mm512_mullo_epi32(_mm512_set1_epi32((int)tile->group), token);
+    __m512i outputs = _mm512_slli_epi32(token, 4);
+    __m512 sum = _mm512_setzero_ps(), zero = sum;
 
     for (uint32_t i = o->row_start[row]; i < o->row_start[row + 1]; i++) {
         uint32_t k = o->cols[i], act = w->format.act_block == BT_BLOCK_ROW ? 0 : k / w->format.act_block;
-        __m512i four = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, places,
-                                                   tile->a8 + bt_tile_code(tile, k - k % 4, 0), 1);
+        const int8_t *codes = tile->a8 + bt_tile_code(tile, k - k % 4, 0);
+        __m512i four = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, places, codes, 1);
         __m512i code = _mm512_srai_epi32(_mm512_sll_epi32(four, _mm_cvtsi32_si128((int)(24 - 8 * (k % 4)))), 24);
         __m512 scale = _mm512_maskz_loadu_ps(m, tile->scales + (size_t)act * tile->tokens);
         __m512 delta = _mm512_set1_ps(bt_f16_to_f32(o->deltas[i]));
 
         sum = _mm512_fmadd_ps(delta, _mm512_mul_ps(scale, _mm512_cvtepi32_ps(code)), sum);
     }
-    _mm512_storeu_ps(sums, sum);
-    for (uint32_t t = 0; t < tile->tokens; t++) {
-        r[16 * t] += sums[t];
-    }
+    sum = _mm512_add_ps(_mm512_mask_i32gather_ps(zero, m, outputs, r, 4), sum);
+    _mm512_mask_i32scatter_ps(r, m, outputs, sum, 4);
 }
 
 static void

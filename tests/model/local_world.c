@@ -1,6 +1,6 @@
 #include "tests/model/local_world.h"
+#include "tests/support/must.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@ one_in(world *w, uint32_t n)
 static world_client *
 client_of(world *w, uint64_t tag)
 {
-    ck_assert_uint_lt(tag, w->client_count);
-    ck_assert(w->clients[tag].alive);
+    MUST(tag < w->client_count);
+    MUST(w->clients[tag].alive);
     return &w->clients[tag];
 }
 
@@ -40,8 +40,8 @@ check_token(const world_client *client, const bt_token_result *result)
     bt_token_result expected =
         fake_engine_draw(client->ids, client->prompt + client->answer, client->seed, WORLD_VOCAB);
 
-    ck_assert_int_eq(result->id, expected.id);
-    ck_assert(result->logprob == expected.logprob);
+    MUST(result->id == expected.id);
+    MUST(result->logprob == expected.logprob);
 }
 
 static void
@@ -49,8 +49,8 @@ check_score(const world_client *client, const bt_token_result *result)
 {
     bt_token_result expected = fake_engine_score(client->ids, client->scored_next, client->ids[client->scored_next]);
 
-    ck_assert_int_eq(result->id, expected.id);
-    ck_assert(result->logprob == expected.logprob);
+    MUST(result->id == expected.id);
+    MUST(result->logprob == expected.logprob);
 }
 
 static void
@@ -59,16 +59,16 @@ on_tokens(void *arg, const bt_router_tokens *tokens)
     world *w = arg;
     world_client *client = client_of(w, tokens->tag);
 
-    ck_assert(!client->wished);
-    ck_assert(tokens->count == 0 || tokens->first == client->answer);
-    ck_assert(tokens->scored_count == 0 || tokens->scored_first == client->scored_next);
+    MUST(!client->wished);
+    MUST(tokens->count == 0 || tokens->first == client->answer);
+    MUST(tokens->scored_count == 0 || tokens->scored_first == client->scored_next);
     for (uint32_t i = 0; i < tokens->scored_count; i++) {
-        ck_assert(client->scores && client->scored_next < client->prompt);
+        MUST(client->scores && client->scored_next < client->prompt);
         check_score(client, &tokens->scored[i]);
         client->scored_next++;
     }
     for (uint32_t i = 0; i < tokens->count; i++) {
-        ck_assert_uint_lt(client->answer, client->max_tokens);
+        MUST(client->answer < client->max_tokens);
         check_token(client, &tokens->results[i]);
         client->ids[client->prompt + client->answer++] = tokens->results[i].id;
     }
@@ -84,19 +84,19 @@ check_end(const world *w, const world_client *client, const bt_router_finished *
     bool ended = client->answer > 0 && client->has_end && last == END_ID;
 
     if (client->wished) {
-        ck_assert_int_eq(finished->finish, client->wish);
+        MUST(finished->finish == client->wish);
         return;
     }
-    ck_assert_int_ne(finished->finish, BT_FINISH_CANCELLED);
+    MUST(finished->finish != BT_FINISH_CANCELLED);
     if (finished->finish == BT_FINISH_STOP)
-        ck_assert(ended);
+        MUST(ended);
     if (finished->finish == BT_FINISH_LENGTH)
-        ck_assert(!ended && client->answer == client->max_tokens);
+        MUST(!ended && client->answer == client->max_tokens);
     if (finished->finish == BT_FINISH_ERROR)
-        ck_assert((finished->err == BT_ERR_DEVICE && w->failing) ||
-                  (finished->err == BT_ERR_TIMEOUT && client->deadline <= w->now));
+        MUST((finished->err == BT_ERR_DEVICE && w->failing) ||
+             (finished->err == BT_ERR_TIMEOUT && client->deadline <= w->now));
     else if (client->scores)
-        ck_assert_uint_eq(client->scored_next, client->prompt);
+        MUST(client->scored_next == client->prompt);
 }
 
 static void
@@ -105,15 +105,15 @@ on_finished(void *arg, const bt_router_finished *finished)
     world *w = arg;
     world_client *client = client_of(w, finished->tag);
 
-    ck_assert(bt_request_id_equal(client->id, finished->request));
+    MUST(bt_request_id_equal(client->id, finished->request));
     check_end(w, client, finished);
-    ck_assert_uint_eq(finished->usage.prompt_tokens, client->prompt);
-    ck_assert_uint_eq(finished->usage.completion_tokens, client->answer);
-    ck_assert_uint_lt(finished->usage.cached_tokens, client->prompt + 1);
-    ck_assert_int_ge(finished->total, finished->ttft);
+    MUST(finished->usage.prompt_tokens == client->prompt);
+    MUST(finished->usage.completion_tokens == client->answer);
+    MUST(finished->usage.cached_tokens < client->prompt + 1);
+    MUST(finished->total >= finished->ttft);
     if (finished->ttft > 0 && finished->moves == 0)
-        ck_assert_int_eq(finished->ttft, finished->phases.route + finished->phases.queue_prefill +
-                                             finished->phases.prefill + finished->phases.first_token);
+        MUST(finished->ttft == finished->phases.route + finished->phases.queue_prefill + finished->phases.prefill +
+                                   finished->phases.first_token);
     w->stopped += finished->finish == BT_FINISH_STOP;
     w->full += finished->finish == BT_FINISH_LENGTH;
     w->cancelled += finished->finish == BT_FINISH_CANCELLED;
@@ -192,11 +192,11 @@ arrive(world *w)
     client->alive = false;
     w->alive--;
     w->refused++;
-    ck_assert(err == BT_ERR_BUSY || err == BT_ERR_TOO_LONG || err == BT_ERR_PEER);
+    MUST(err == BT_ERR_BUSY || err == BT_ERR_TOO_LONG || err == BT_ERR_PEER);
     if (err == BT_ERR_TOO_LONG)
-        ck_assert(answer.tokens == client->prompt + client->max_tokens && answer.tokens > answer.tokens_max);
+        MUST(answer.tokens == client->prompt + client->max_tokens && answer.tokens > answer.tokens_max);
     else
-        ck_assert_int_ge(answer.retry_after, BT_SECOND);
+        MUST(answer.retry_after >= BT_SECOND);
 }
 
 static uint64_t
@@ -221,10 +221,10 @@ feed_node(world *w, const bt_decode_event *event)
 
     bt_decode_core_step(w->node, w->now, event, w->actions);
     for (uint32_t i = 0; i < w->actions->send_count; i++)
-        ck_assert_int_eq(bt_link_send(link, w->actions->send[i].peer, &w->actions->send[i].message), BT_OK);
+        MUST(bt_link_send(link, w->actions->send[i].peer, &w->actions->send[i].message) == BT_OK);
     if (w->actions->step == NULL)
         return;
-    ck_assert_ptr_null(w->running);
+    MUST(w->running == NULL);
     w->running = w->actions->step;
     w->running_hash = hash_batch(w->running);
     w->step_ends = w->now + draw(w, 100, 4000) * BT_MICROSECOND;
@@ -250,7 +250,7 @@ end_step(world *w)
     bt_decode_event event = {.kind = BT_DECODE_STEPPED};
 
     // Whatever happened meanwhile, the batch is as it was.
-    ck_assert_uint_eq(hash_batch(batch), w->running_hash);
+    MUST(hash_batch(batch) == w->running_hash);
     event.err = one_in(w, w->faults.device) ? BT_ERR_DEVICE : BT_OK;
     fake_engine_step(&w->engine, batch->items, batch->count, &batch->result);
     if (event.err != BT_OK)
@@ -286,7 +286,7 @@ cancel_due(world *w)
         if (!client->alive || client->cancel_at > w->now)
             continue;
         wish(w, client, BT_FINISH_CANCELLED);
-        ck_assert(!client->alive); // at once, whatever the node does
+        MUST(!client->alive); // at once, whatever the node does
     }
 }
 
@@ -309,12 +309,13 @@ check(world *w)
     bt_router_stats router;
     bt_why why = {0};
 
-    ck_assert_msg(bt_decode_core_sound(w->node, &why), "%s", why.text);
+    if (!bt_decode_core_sound(w->node, &why))
+        ck_abort_msg("%s", why.text);
     bt_router_edge_stats(w->router, &router);
-    ck_assert_int_eq(router.leak, 0);
-    ck_assert_uint_eq(router.queued + router.running, w->alive);
+    MUST(router.leak == 0);
+    MUST(router.queued + router.running == w->alive);
     if (!w->lossy)
-        ck_assert_uint_eq(router.bad_messages, 0);
+        MUST(router.bad_messages == 0);
 }
 
 static void
@@ -325,11 +326,11 @@ check_idle(world *w)
 
     bt_decode_core_get_stats(w->node, &node);
     bt_router_edge_stats(w->router, &router);
-    ck_assert_uint_eq(node.waiting + node.granted + node.prefilling + node.decoding + node.ending, 0);
-    ck_assert_uint_eq(node.blocks_free + node.blocks_cached, node.blocks);
-    ck_assert_uint_eq(node.blocks_promised, 0);
-    ck_assert_int_eq(node.leak, 0);
-    ck_assert_uint_eq(router.queued + router.running, 0);
+    MUST(node.waiting + node.granted + node.prefilling + node.decoding + node.ending == 0);
+    MUST(node.blocks_free + node.blocks_cached == node.blocks);
+    MUST(node.blocks_promised == 0);
+    MUST(node.leak == 0);
+    MUST(router.queued + router.running == 0);
 }
 
 static bt_time
@@ -386,13 +387,14 @@ world_run(world *w, uint32_t clients)
 {
     bt_time limit = w->now + 600 * BT_SECOND;
 
-    ck_assert_uint_le(clients, WORLD_CLIENTS_MAX);
+    MUST(clients <= WORLD_CLIENTS_MAX);
     while (w->client_count < clients || busy(w)) {
         if (w->client_count == clients)
             w->faults.cut = w->faults.lose = w->faults.refuse = 0; // once faults stop, all ends
         w->now = next_time(w, clients);
         turn(w, clients);
-        ck_assert_msg(w->now < limit && w->events < 10000000, "%u alive, nothing moves", w->alive);
+        if (w->now >= limit || w->events >= 10000000)
+            ck_abort_msg("%u alive, nothing moves", w->alive);
     }
     check_idle(w);
 }
@@ -457,14 +459,13 @@ world_open(world *w, uint64_t seed, bool faults)
                                 .epoch = 3,
                                 .seed = seed};
     ck_assert_msg(bt_decode_core_open(&w->node, &w->limits, &why) == BT_OK, "%s", why.text);
-    ck_assert_int_eq(bt_router_edge_open(&w->router, &limits, cut_link_end(w->link, 0),
-                                         &(bt_router_callbacks){on_tokens, on_finished, w}, &why),
-                     BT_OK);
+    MUST(bt_router_edge_open(&w->router, &limits, cut_link_end(w->link, 0),
+                             &(bt_router_callbacks){on_tokens, on_finished, w}, &why) == BT_OK);
     for (int i = 0; i < 20; i++) { // the two meet before the first client comes
         w->router_wants = bt_router_edge_turn(w->router, w->now);
         turn_node(w);
     }
-    ck_assert(bt_router_edge_ready(w->router));
+    MUST(bt_router_edge_ready(w->router));
 }
 
 void

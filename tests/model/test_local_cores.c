@@ -1,4 +1,5 @@
-// Router core and decode core against clients that know what they should hear (local_world.h). BT_SEED=n runs one seed.
+// Router core and decode core against clients that know what they should hear (local_world.h). BT_SEED=n runs one seed, BT_SEEDS=n
+// so many from each test's first.
 #include "tests/model/local_world.h"
 #include "tests/support/test.h"
 
@@ -30,8 +31,10 @@ add(totals *sum)
 static totals
 run_seeds(uint64_t first, uint32_t count, bool faults)
 {
-    const char *one = getenv("BT_SEED");
+    const char *one = getenv("BT_SEED"), *more = getenv("BT_SEEDS");
     totals sum = {0};
+
+    count = more != NULL ? (uint32_t)strtoul(more, NULL, 0) : count;
 
     for (uint32_t i = 0; i < (one != NULL ? 1 : count); i++) {
         uint64_t seed = one != NULL ? strtoull(one, NULL, 0) : first + i;

@@ -1,6 +1,6 @@
 #include "tests/support/cut_link.h"
+#include "tests/support/must.h"
 
-#include <check.h>
 #include <stdlib.h>
 
 typedef struct letter {
@@ -69,8 +69,8 @@ cut_send(bt_link *link, uint32_t peer, const bt_message *message)
     cut_end *end = (cut_end *)link, *to = &end->pair->ends[!end->side];
     letter *l;
 
-    ck_assert_uint_eq(peer, 0);
-    ck_assert_int_eq(bt_message_check(message), BT_OK);
+    MUST(peer == 0);
+    MUST(bt_message_check(message) == BT_OK);
     if (end->tell_down || end->tell_up) // it has not heard of the cut yet: what it says goes nowhere
         return BT_OK;
     if (end->refuse == message->kind)

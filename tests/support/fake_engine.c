@@ -1,7 +1,7 @@
 #include "tests/support/fake_engine.h"
 #include "common/base/rng.h"
+#include "tests/support/must.h"
 
-#include <check.h>
 #include <stdlib.h>
 
 static uint64_t
@@ -30,7 +30,7 @@ fake_engine_init(fake_engine *engine)
     size_t cells = (size_t)engine->blocks * engine->block_tokens;
 
     engine->cells = malloc(cells * sizeof *engine->cells);
-    ck_assert_ptr_nonnull(engine->cells);
+    MUST(engine->cells != NULL);
     for (size_t i = 0; i < cells; i++)
         engine->cells[i] = bt_mix64(i);
 }
@@ -47,7 +47,7 @@ cell_at(fake_engine *engine, const bt_batch_item *item, uint32_t position)
 {
     uint32_t block = item->blocks[position / engine->block_tokens];
 
-    ck_assert_uint_lt(block, engine->blocks);
+    MUST(block < engine->blocks);
     return &engine->cells[(size_t)block * engine->block_tokens + position % engine->block_tokens];
 }
 
@@ -69,9 +69,9 @@ run_item(fake_engine *engine, const bt_batch_item *item, bt_token_result *drawn,
 {
     uint64_t attended;
 
-    ck_assert_uint_gt(item->count, 0);
-    ck_assert_ptr_nonnull(item->sampling);
-    ck_assert(item->history + item->position == item->ids);
+    MUST(item->count > 0);
+    MUST(item->sampling != NULL);
+    MUST(item->history + item->position == item->ids);
     write_cells(engine, item, &attended);
     for (uint32_t i = 0; i < item->count; i++) {
         attended += *cell_at(engine, item, item->position + i);
@@ -88,15 +88,15 @@ fake_engine_step(fake_engine *engine, const bt_batch_item *items, uint32_t count
 {
     uint32_t tokens = 0, rows = 0, scored = 0;
 
-    ck_assert_uint_gt(count, 0);
-    ck_assert_uint_le(count, engine->sequences);
+    MUST(count > 0);
+    MUST(count <= engine->sequences);
     for (uint32_t i = 0; i < count; i++) {
         scored += run_item(engine, &items[i], &result->drawn[i], result->scored + scored);
         tokens += items[i].count;
         rows += items[i].want == BT_LOGITS_ALL ? items[i].count : items[i].want == BT_LOGITS_LAST;
     }
-    ck_assert_uint_le(tokens, engine->chunk_tokens);
-    ck_assert_uint_le(rows, engine->logit_rows);
+    MUST(tokens <= engine->chunk_tokens);
+    MUST(rows <= engine->logit_rows);
 }
 
 static uint64_t

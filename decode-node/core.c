@@ -333,6 +333,7 @@ begin_step(bt_decode_core *core, bt_time now, bt_decode_actions *out)
 void
 bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *event, bt_decode_actions *out)
 {
+    bt_mem_serving_begin();
     out->send_count = 0;
     out->step = NULL;
     core->unfinished = false;
@@ -363,6 +364,7 @@ bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *ev
     send_news(core, out);
     grant_waiting(core, out);
     begin_step(core, now, out);
+    bt_mem_serving_end();
 }
 
 bt_time

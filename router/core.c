@@ -402,6 +402,7 @@ node_busy(bt_router *router, bt_time now, const bt_router_event *event)
 void
 bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out)
 {
+    bt_mem_serving_begin();
     out->count = 0;
     router->unfinished = false;
     forgive_own_stall(router, now);
@@ -434,6 +435,7 @@ bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_
     expire_requests(router, now, out);
     watch_nodes(router, now, out);
     place_queued(router, now, out);
+    bt_mem_serving_end();
 }
 
 bt_time

@@ -19,7 +19,9 @@ static uint8_t bytes[300];
 static uint64_t
 number(bt_rng *rng)
 {
-    return bt_rng_next(rng) >> bt_rng_below(rng, 64);
+    uint64_t value = bt_rng_next(rng); // drawn one after the other: the order within an expression is the compiler's
+
+    return value >> bt_rng_below(rng, 64);
 }
 
 static uint32_t
@@ -66,13 +68,22 @@ draw_name(bt_rng *rng, char out[BT_NODE_NAME_MAX])
 static bt_request_id
 draw_request(bt_rng *rng)
 {
-    return (bt_request_id){number32(rng), number32(rng), number32(rng)};
+    bt_request_id request = {.slot = number32(rng)};
+
+    request.generation = number32(rng);
+    request.attempt = number32(rng);
+    return request;
 }
 
 static bt_ticket
 draw_ticket(bt_rng *rng)
 {
-    return (bt_ticket){number(rng), number32(rng), number32(rng), number(rng)};
+    bt_ticket ticket = {.epoch = number(rng)};
+
+    ticket.slot = number32(rng);
+    ticket.generation = number32(rng);
+    ticket.layout = number(rng);
+    return ticket;
 }
 
 static void
@@ -80,8 +91,13 @@ draw_phases(bt_rng *rng, bt_phases *out)
 {
     if (coin(rng))
         return;
-    *out = (bt_phases){(bt_time)number(rng), (bt_time)number(rng), (bt_time)number(rng), (bt_time)number(rng),
-                       (bt_time)number(rng), (bt_time)number(rng), (bt_time)number(rng)};
+    out->route = (bt_time)number(rng);
+    out->queue_prefill = (bt_time)number(rng);
+    out->prefill = (bt_time)number(rng);
+    out->transfer_wait = (bt_time)number(rng);
+    out->transfer = (bt_time)number(rng);
+    out->queue_decode = (bt_time)number(rng);
+    out->first_token = (bt_time)number(rng);
 }
 
 static void

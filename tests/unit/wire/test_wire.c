@@ -190,8 +190,10 @@ START_TEST(frames_of_older_programs_still_mean_the_same)
         size_t length, old_length;
         FILE *file;
 
-        bt_draw_message(&rng, (bt_message_kind)kind, &message);
-        length = encode(&message);
+        do { // one that says something
+            bt_draw_message(&rng, (bt_message_kind)kind, &message);
+            length = encode(&message);
+        } while ((kind == BT_MESSAGE_TOKENS || kind == BT_MESSAGE_OFFER) && length < 400);
         snprintf(path, sizeof path, "tests/data/wire/%s.bin", bt_message_kind_name((bt_message_kind)kind));
         file = fopen(path, "rb");
         if (file == NULL && getenv("BATON_WRITE_WIRE") != NULL) {

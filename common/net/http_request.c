@@ -65,11 +65,11 @@ on_hangup(void *self, uint32_t events)
     bt_http_lose(self);
 }
 
-// A buffer that grew for one large request is given back, an ordinary one is kept for the next.
+// A buffer that grew is given back, a small one is kept for the next request: what all slots keep must not add up.
 static void
 empty(bt_buf *buf, size_t limit)
 {
-    if (buf->cap > 64u << 10) {
+    if (buf->cap > 8u << 10) {
         bt_buf_fini(buf);
         bt_buf_init(buf, limit);
     }

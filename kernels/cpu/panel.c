@@ -47,27 +47,36 @@ unit_index(unsigned row, unsigned col)
     return col / 4 * 64 + row * 4 + col % 4;
 }
 
-// Planes of a unit, one at a time: writing ORs into zeroed bytes, reading adds up. `index` is 64 · vector + byte.
+// Writes the plane of `width` bits of 256 values (64 · vector + byte).
 static void
-plane_put(uint8_t *plane, unsigned width, unsigned index, unsigned value)
+plane_put(uint8_t *plane, unsigned width, const uint8_t values[UNIT_CODES])
 {
-    unsigned vector = index / 64, byte = index % 64;
+    const uint8_t *v0 = values, *v1 = values + 64, *v2 = values + 128, *v3 = values + 192;
 
     switch (width) {
     case 8:
-        plane[index] = (uint8_t)value;
+        memcpy(plane, values, UNIT_CODES);
         break;
     case 4:
-        plane[vector / 2 * 64 + byte] |= (uint8_t)(value << 4 * (vector % 2));
+        for (unsigned i = 0; i < 64; i++) {
+            plane[i] = (uint8_t)(v0[i] | v1[i] << 4);
+            plane[64 + i] = (uint8_t)(v2[i] | v3[i] << 4);
+        }
         break;
     case 2:
-        plane[byte] |= (uint8_t)(value << 2 * vector);
+        for (unsigned i = 0; i < 64; i++) {
+            plane[i] = (uint8_t)(v0[i] | v1[i] << 2 | v2[i] << 4 | v3[i] << 6);
+        }
         break;
     default:
-        plane[byte % 32] |= (uint8_t)(value << (2 * vector + byte / 32));
+        for (unsigned i = 0; i < 32; i++) {
+            plane[i] = (uint8_t)(v0[i] | v0[32 + i] << 1 | v1[i] << 2 | v1[32 + i] << 3 | v2[i] << 4 | v2[32 + i] << 5 |
+                                 v3[i] << 6 | v3[32 + i] << 7);
+        }
     }
 }
 
+// `index` is 64 · vector + byte.
 static unsigned
 plane_get(const uint8_t *plane, unsigned width, unsigned index)
 {
@@ -96,14 +105,18 @@ static void
 unit_pack(uint8_t *unit, unsigned bits, const uint8_t codes[UNIT_CODES])
 {
     unsigned wide = wide_plane(bits), rest = bits - wide;
+    uint8_t low[UNIT_CODES], high[UNIT_CODES];
 
-    memset(unit, 0, bt_panel_unit_bytes(bits));
-    for (unsigned i = 0; i < UNIT_CODES; i++) {
-        plane_put(unit, wide, i, codes[i] & ((1u << wide) - 1));
-        if (rest > 0) {
-            plane_put(unit + 32 * wide, rest, i, codes[i] >> wide);
-        }
+    if (rest == 0) {
+        plane_put(unit, wide, codes);
+        return;
     }
+    for (unsigned i = 0; i < UNIT_CODES; i++) {
+        low[i] = (uint8_t)(codes[i] & ((1u << wide) - 1));
+        high[i] = (uint8_t)(codes[i] >> wide);
+    }
+    plane_put(unit, wide, low);
+    plane_put(unit + 32 * wide, rest, high);
 }
 
 static unsigned
@@ -147,8 +160,8 @@ pack_codes(const bt_panel_layout *layout, uint8_t *data, unsigned bits, uint32_t
         for (uint32_t i = 0; i < BT_PANEL_ROWS && row + i < codes->rows; i++) {
             const uint8_t *from = codes->codes + (size_t)(row + i) * cols + u * BT_UNIT_COLS;
 
-            for (unsigned c = 0; c < BT_UNIT_COLS; c++) {
-                unit[unit_index(i, c)] = from[c];
+            for (unsigned c = 0; c < BT_UNIT_COLS; c += 4) {
+                memcpy(unit + unit_index(i, c), from + c, 4);
             }
         }
         unit_pack(out, bits, unit);

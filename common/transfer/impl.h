@@ -60,6 +60,7 @@ struct bt_transport {
 };
 
 extern const bt_transport_ops bt_transport_loopback;
+extern const bt_transport_ops bt_transport_host;
 extern const bt_transport_ops bt_transport_ucx; // where BT_HAVE_UCX
 
 // The copy of a transport that moves bytes itself: `piece` from `source` (its first block) to `target`, trailers after the bytes they vouch for.

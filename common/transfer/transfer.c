@@ -57,7 +57,7 @@ struct bt_transfer {
 const char *
 bt_transfer_path_name(bt_transfer_path path)
 {
-    static const char *const names[] = {"auto", "direct", "get", "am"};
+    static const char *const names[] = {"auto", "direct", "stream", "get", "am"};
 
     return path <= BT_TRANSFER_PATH_AM ? names[path] : "?";
 }
@@ -114,23 +114,25 @@ check_options(const bt_transfer_options *o, bt_why *why)
 static bt_err
 pick_transport(const bt_transport_ops **out, const char *name, bt_why *why)
 {
-#ifdef BT_HAVE_UCX
-    if (name == NULL || strcmp(name, "ucx") == 0) {
-        *out = &bt_transport_ucx;
+    if (name == NULL || strcmp(name, "host") == 0) {
+        *out = &bt_transport_host;
         return BT_OK;
     }
+    if (strcmp(name, "ucx") == 0) {
+#ifdef BT_HAVE_UCX
+        *out = &bt_transport_ucx;
+        return BT_OK;
 #else
-    if (name == NULL || strcmp(name, "ucx") == 0) {
         return bt_fail(why, BT_ERR_UNSUPPORTED,
                        "transfer: this build has no UCX (install libucx-dev and configure with -DBT_UCX=ON, or give "
-                       "-DUCX_ROOT=); only 'loopback' is there");
-    }
+                       "-DUCX_ROOT=); 'host' and 'loopback' are there");
 #endif
+    }
     if (strcmp(name, "loopback") == 0) {
         *out = &bt_transport_loopback;
         return BT_OK;
     }
-    return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' is no transport, expected ucx or loopback", name);
+    return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' is no transport, expected host, ucx or loopback", name);
 }
 
 static bt_err

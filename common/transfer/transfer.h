@@ -9,13 +9,17 @@
 //       ─ ─ OFFER [block, generation] … (control plane) ─ ─ ▶  fetch [from, to, generation] …, poll until its event
 //       holds the blocks until TAKEN or the end of its lease   checks trailer and checksum of each block as it lands
 //
-// The receiver drives (DESIGN 1.8): nobody writes into another's memory. How a block travels is chosen for each peer at connect:
+// The receiver drives (DESIGN 1.8): nobody writes into another's memory. Transports and the paths by which a peer's blocks come:
 //
-//     direct   shared memory of the same host, mapped: our own copy, which computes the checksum as it goes. The owner takes no part,
-//              and may be stopped or dead: its memory stays until we let go of it.
-//     get      one-sided reads of UCX (RDMA, cuda_ipc, cma)
-//     am       everything else, so tcp: a request, answered by an active-message rendezvous into the landing blocks, which are posted
-//              after the answer's tag was checked. The owner must poll.
+//     host      direct  shared memory of the same host, mapped read-only: our own copy, which computes the checksum as it goes. The owner
+//                       takes no part, and may be stopped or dead: its memory stays until we let go of it.
+//               stream  a socket: a request, answered in order straight out of the pool, read straight into the landing blocks while
+//                       someone waits for them. The owner must poll.
+//     ucx       direct  as above
+//               get     one-sided reads of UCX (RDMA, cuda_ipc, cma)
+//               am      a request, answered by an active-message rendezvous into landing blocks that are posted after the tag was
+//                       checked. Not for tcp among processes that may die: UCX 1.13 aborts with them (README.md).
+//     loopback  direct  one process: tests, and the simulator with its faults
 //
 // A landing block belongs to the fetch until its event comes: BT_TRANSFER_FETCHED with whatever `err` means that no operation of ours
 // touches it any more. It always comes: at the latest soon after the deadline (an operation that can only be ended by closing the
@@ -25,7 +29,7 @@
 // (common/net/mailbox.h). `poll` copies at most `turn_bytes` a call, so that deadlines and peers that ask are served in between. The bytes
 // of the pool are of whoever holds the blocks. Everything of ours is allocated at open and at connect (UCX allocates by itself, within
 // what the limits let it have in flight).
-// Time is passed in: nothing here reads a clock, except to measure GB/s in the UCX transport.
+// Time is passed in; host and ucx also read the clock, to measure how long operations take.
 #pragma once
 
 #include "common/base/err.h"
@@ -47,6 +51,7 @@ typedef enum { BT_TRANSFER_HOST, BT_TRANSFER_CUDA } bt_transfer_memory;
 typedef enum {
     BT_TRANSFER_PATH_AUTO,
     BT_TRANSFER_PATH_DIRECT,
+    BT_TRANSFER_PATH_STREAM,
     BT_TRANSFER_PATH_GET,
     BT_TRANSFER_PATH_AM
 } bt_transfer_path;
@@ -64,7 +69,7 @@ typedef enum {
 typedef bt_transfer_fault bt_transfer_draw(void *self, uint32_t peer, uint32_t from, uint32_t count, bt_time *delay);
 
 typedef struct {
-    const char *transport; // "ucx", "loopback"; NULL = ucx where it is built in
+    const char *transport; // "host", "ucx", "loopback"; NULL = host
     uint64_t epoch;        // of this program, not 0
     bt_kv_layout layout;   // must be equal at both ends
     uint32_t blocks;
@@ -76,6 +81,7 @@ typedef struct {
     size_t piece_bytes;        // longest operation, at least a block; 0 = 16 MiB
     size_t turn_bytes;         // that a poll copies itself; 0 = 8 MiB
     bool no_checksum;          // check only names: for measuring, and for those who trust their memory
+    const char *listen;        // host: "HOST:PORT" for streams; NULL = all addresses, any port
     // ucx:
     const char *tls, *net_devices; // as UCX_TLS and UCX_NET_DEVICES; NULL = the environment's, or all
     bt_transfer_path path;         // AUTO, or one for all peers (tests, measuring)
@@ -151,8 +157,8 @@ typedef struct {
 } bt_transfer_event;
 
 // Drives everything: progress, the owner's side too. Fills at most `max` events (the rest come with the next call) and returns how many.
-// LOST comes once a peer, when its transport says so, after which fetches from it end with BT_ERR_PEER and the owner of this
-// object disconnects it. A peer that only ever owned or only ever fetched is noticed too, by UCX's keep-alive of 1 s.
+// LOST comes once a peer, when its transport says so, after which fetches from it end with BT_ERR_PEER and the owner of this object
+// disconnects it. A dead process is noticed at once (host) or by UCX's keep-alive of 1 s; a stopped one is not.
 uint32_t bt_transfer_poll(bt_transfer *transfer, bt_time now, bt_transfer_event *events, uint32_t max);
 
 // Sleeping: watch `fd` for reading (-1: nothing to watch, poll by time), and sleep only after `arm` said true; false means that there is

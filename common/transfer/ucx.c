@@ -11,7 +11,9 @@
 // the receiver's UCX copies itself while the receive is there, and nothing lands after the receive has ended.
 // Two workers: `mouth` makes the endpoints and sends, `ear` is whom others reach. With one for both, UCX pairs the endpoints that two
 // sides make to each other, and when one side closes its own early the *other* process aborts (an assertion on remote ids in 1.13).
-// Endpoints that always go from a mouth to an ear are nobody's pair: peers connect and disconnect in any order.
+// Endpoints that always go from a mouth to an ear are nobody's pair: peers connect and disconnect in any order. Requests and answers
+// both travel on the receiver's endpoint (the owner replies on what UCX made for it), so that a receive which does not end can
+// be ended: by closing an endpoint of our own.
 // UCX's callbacks only note what happened; `progress` acts on it. The only file that includes UCX.
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -52,7 +54,8 @@ typedef struct {
 
 typedef struct {
     bool used, failed;
-    ucp_ep_h ep; // NULL = closed
+    ucp_ep_h ep;   // ours, NULL = closed
+    ucp_ep_h back; // on which this peer's requests are answered; UCX made it, we close it
     ucp_rkey_h rkey;
     void *closing; // request of the close
     const uint8_t *direct;
@@ -70,6 +73,7 @@ typedef struct {
     enum { ANSWER_FREE, ANSWER_ASKED, ANSWER_SENDING } state;
     ucx *owner;
     uint32_t peer;
+    ucp_ep_h ep;
     request_header asked;
     answer_header header; // UCX reads it until the send is over
 } answer;
@@ -237,7 +241,7 @@ static ucs_status_t on_answer(void *arg, const void *header, size_t header_bytes
                               const ucp_am_recv_param_t *param);
 
 static ucs_status_t
-listen_for(ucx *u, unsigned id, ucp_am_recv_callback_t callback)
+listen_for(ucx *u, ucp_worker_h worker, unsigned id, ucp_am_recv_callback_t callback)
 {
     ucp_am_handler_param_t param = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                                                   UCP_AM_HANDLER_PARAM_FIELD_ARG,
@@ -245,7 +249,7 @@ listen_for(ucx *u, unsigned id, ucp_am_recv_callback_t callback)
                                     .cb = callback,
                                     .arg = u};
 
-    return ucp_worker_set_am_recv_handler(u->ear, &param);
+    return ucp_worker_set_am_recv_handler(worker, &param);
 }
 
 // One descriptor for both workers.
@@ -274,8 +278,8 @@ open_workers(ucx *u, bt_why *why)
 
     if (status != UCS_OK || (status = ucp_worker_create(u->context, &params, &u->ear)) != UCS_OK ||
         (status = ucp_worker_get_address(u->ear, &u->address, &u->address_bytes)) != UCS_OK ||
-        (status = listen_for(u, REQUEST, on_request)) != UCS_OK ||
-        (status = listen_for(u, ANSWER, on_answer)) != UCS_OK) {
+        (status = listen_for(u, u->ear, REQUEST, on_request)) != UCS_OK ||
+        (status = listen_for(u, u->mouth, ANSWER, on_answer)) != UCS_OK) {
         return fail(why, BT_ERR_DEVICE, "worker", status);
     }
     open_fd(u);
@@ -382,12 +386,25 @@ end_waiting(ucx *u, uint32_t slot, bt_err err)
 }
 
 static void
+close_back(peer *p)
+{
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t request = p->back != NULL ? ucp_ep_close_nbx(p->back, &param) : NULL;
+
+    if (UCS_PTR_IS_PTR(request)) {
+        ucp_request_free(request); // goes when it is done
+    }
+    p->back = NULL;
+}
+
+static void
 close_endpoint(ucx *u, uint32_t slot, bt_err err)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     peer *p = &u->peers[slot];
 
     end_waiting(u, slot, err);
+    close_back(p);
     if (p->ep != NULL) {
         ucs_status_ptr_t request = ucp_ep_close_nbx(p->ep, &param);
 
@@ -610,7 +627,7 @@ static void
 ask_piece(ucx *u, peer *p, bt_piece *piece)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS,
-                                 .flags = UCP_AM_SEND_FLAG_EAGER,
+                                 .flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY,
                                  .cb.send = on_asked};
     ucs_status_ptr_t request;
     uint32_t i = 0;
@@ -738,7 +755,7 @@ receive_arrived(ucx *u, bt_piece *piece)
     u->arrived--;
     piece->posted = true;
     u->posted++;
-    request = ucp_am_recv_data_nbx(u->ear, arrived, landing(u, piece), piece_bytes(u, piece), &param);
+    request = ucp_am_recv_data_nbx(u->mouth, arrived, landing(u, piece), piece_bytes(u, piece), &param);
     if (!UCS_PTR_IS_PTR(request)) {
         end_piece(piece, err_of(UCS_PTR_RAW_STATUS(request)));
     }
@@ -766,8 +783,7 @@ on_request(void *arg, const void *header, size_t header_bytes, void *data, size_
     uint32_t slot, i = 0;
 
     (void)header;
-    (void)param;
-    if (header_bytes != 0 || bytes != sizeof asked) {
+    if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 || header_bytes != 0 || bytes != sizeof asked) {
         u->refused++;
         return UCS_OK;
     }
@@ -780,7 +796,7 @@ on_request(void *arg, const void *header, size_t header_bytes, void *data, size_
         u->refused++; // a stranger, or one who does not keep to the window: not worth an answer
         return UCS_OK;
     }
-    u->answers[i] = (answer){.state = ANSWER_ASKED, .owner = u, .peer = slot, .asked = asked};
+    u->answers[i] = (answer){.state = ANSWER_ASKED, .owner = u, .peer = slot, .ep = param->reply_ep, .asked = asked};
     u->peers[slot].serving++;
     u->asked++;
     return UCS_OK;
@@ -838,11 +854,15 @@ send_answer(ucx *u, answer *a)
         end_answer(a, BT_ERR_PEER);
         return;
     }
+    if (p->back != a->ep) { // the peer has connected anew
+        close_back(p);
+        p->back = a->ep;
+    }
     u->refused += err != BT_OK;
     a->header = (answer_header){MAGIC, a->asked.tag, u->identity, err, a->asked.count};
     a->state = ANSWER_SENDING;
     param.flags = err == BT_OK ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    request = ucp_am_send_nbx(p->ep, ANSWER, &a->header, sizeof a->header, from, bytes, &param);
+    request = ucp_am_send_nbx(a->ep, ANSWER, &a->header, sizeof a->header, from, bytes, &param);
     if (!UCS_PTR_IS_PTR(request)) {
         end_answer(a, err_of(UCS_PTR_RAW_STATUS(request)));
     }

@@ -250,14 +250,14 @@ dot_panel(const bt_dot_args *args, unsigned bits, bool asymmetric, uint32_t toke
     }
 
 // Everything of one width, as the table `name` [asymmetric][tokens − 1].
+// clang-format off
 #define DOT_TABLE(name, bits)                                                                                          \
-    DOT(bits, 1)                                                                                                       \
-    DOT(bits, 2)                                                                                                       \
-    DOT(bits, 3)                                                                                                       \
-    DOT(bits, 4) DOT(bits, 5) DOT(bits, 6) DOT(bits, 7) DOT(bits, 8) DOT(bits, 9) DOT(bits, 10) DOT(bits, 11)          \
-        DOT(bits, 12) DOT_ASYMMETRIC(bits, 1) DOT_ASYMMETRIC(bits, 2) DOT_ASYMMETRIC(bits, 3) DOT_ASYMMETRIC(bits, 4)  \
-            DOT_ASYMMETRIC(bits, 5) DOT_ASYMMETRIC(bits, 6) DOT_ASYMMETRIC(bits, 7) DOT_ASYMMETRIC(bits, 8)            \
-                bt_dot_fn *const name[2][BT_TILE_TOKENS] = {                                                           \
-                    {dot_1, dot_2, dot_3, dot_4, dot_5, dot_6, dot_7, dot_8, dot_9, dot_10, dot_11, dot_12},           \
-                    {dot_a_1, dot_a_2, dot_a_3, dot_a_4, dot_a_5, dot_a_6, dot_a_7, dot_a_8},                          \
+    DOT(bits, 1) DOT(bits, 2) DOT(bits, 3) DOT(bits, 4) DOT(bits, 5) DOT(bits, 6) DOT(bits, 7) DOT(bits, 8)            \
+    DOT(bits, 9) DOT(bits, 10) DOT(bits, 11) DOT(bits, 12)                                                             \
+    DOT_ASYMMETRIC(bits, 1) DOT_ASYMMETRIC(bits, 2) DOT_ASYMMETRIC(bits, 3) DOT_ASYMMETRIC(bits, 4)                    \
+    DOT_ASYMMETRIC(bits, 5) DOT_ASYMMETRIC(bits, 6) DOT_ASYMMETRIC(bits, 7) DOT_ASYMMETRIC(bits, 8)                    \
+    bt_dot_fn *const name[2][BT_TILE_TOKENS] = {                                                                       \
+        {dot_1, dot_2, dot_3, dot_4, dot_5, dot_6, dot_7, dot_8, dot_9, dot_10, dot_11, dot_12},                       \
+        {dot_a_1, dot_a_2, dot_a_3, dot_a_4, dot_a_5, dot_a_6, dot_a_7, dot_a_8},                                      \
     };
+// clang-format on

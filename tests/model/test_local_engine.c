@@ -1,7 +1,9 @@
 // The whole of local mode below HTTP, with the real engine on the tiny model: a request's tokens and their log-probabilities are the
 // same alone and in a crowd that comes, leaves and shares prefixes, in a pool that is too small for all of them. BT_SEED=n.
+// The crowd meets in one process, over sockets, and over sockets that lose, double and turn around frames.
 #include "common/base/log.h"
 #include "common/base/rng.h"
+#include "common/net/nng_link.h"
 #include "common/node/loopback.h"
 #include "decode-node/main.h"
 #include "router/main.h"
@@ -42,7 +44,12 @@ static struct {
     bt_decode_node *node;
     int wakes;
     uint32_t alive;
+    bt_loop *loop; // of sockets; NULL = loopback
+    bt_watch watch;
+    bt_rng fates;
 } local;
+
+typedef enum { LOOPBACK, SOCKETS, BAD_SOCKETS } links;
 
 static question questions[REQUESTS + CROWD];
 static answer alone[REQUESTS + CROWD], crowd[REQUESTS + CROWD], *answers;
@@ -77,25 +84,76 @@ on_finished(void *arg, const bt_router_finished *finished)
     local.alive--;
 }
 
+static void
+wait_until(bt_time now, bt_time next)
+{
+    struct pollfd wakes = {.fd = local.wakes, .events = POLLIN};
+    eventfd_t count;
+
+    if (local.loop != NULL)
+        bt_loop_once(local.loop, next > now ? next - now : 0);
+    else
+        poll(&wakes, 1, next > now ? (int)((next - now) / BT_MILLISECOND) + 1 : 0);
+    eventfd_read(local.wakes, &count);
+}
+
 // One turn of the loop, waiting for the engine where there is nothing else to do.
 static void
 turn(void)
 {
-    struct pollfd wakes = {.fd = local.wakes, .events = POLLIN};
     bt_time now = bt_time_now(), router, node, next;
-    eventfd_t count;
 
     router = bt_router_edge_turn(local.router, now);
     node = bt_decode_node_turn(local.node, now);
     next = router < node ? router : node;
     if (bt_link_pending(local.router_link) || bt_link_pending(local.node_link) || local.alive == 0)
         next = now; // the one wrote after the other had looked, or the last answer has just come
-    poll(&wakes, 1, next > now ? (int)((next - now) / BT_MILLISECOND) + 1 : 0);
-    eventfd_read(local.wakes, &count);
+    wait_until(now, next);
+}
+
+static bt_fate
+draw_fate(void *self)
+{
+    (void)self;
+    return bt_rng_below(&local.fates, 25) != 0 ? BT_FATE_PASS : (bt_fate)(1 + bt_rng_below(&local.fates, 3));
 }
 
 static void
-open_local(bt_kv_format format, uint32_t blocks)
+on_wake(void *self, uint32_t events)
+{
+    (void)self, (void)events; // the turn that follows reads it
+}
+
+static void
+open_sockets(bool bad)
+{
+    const char *any = "tcp://127.0.0.1:0";
+    bt_nng_link_options options = bt_nng_link_defaults();
+    bt_nng_peer peer;
+    char url[64];
+    bt_why why;
+
+    options.secret = "a secret";
+    options.listen = &any;
+    options.listen_count = 1;
+    options.silence_max = 600 * BT_MILLISECOND; // the loss of a last frame shows after a sixth of this
+    options.pause_min = BT_MILLISECOND;
+    options.pause_max = 20 * BT_MILLISECOND;
+    options.fate = bad ? draw_fate : NULL;
+    local.watch = (bt_watch){.ready = on_wake};
+    ck_assert_int_eq(bt_loop_open(&local.loop), BT_OK);
+    ck_assert_int_eq(bt_loop_watch(local.loop, &local.watch, local.wakes, EPOLLIN), BT_OK);
+    ck_assert_msg(bt_nng_link_open(&local.node_link, local.loop, &options, &why) == BT_OK, "%s", why.text);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", bt_nng_link_port(local.node_link, 0));
+    peer = (bt_nng_peer){url, NULL};
+    options.listen_count = options.accepted_max = 0;
+    options.dial = &peer;
+    options.dial_count = 1;
+    ck_assert_msg(bt_nng_link_open(&local.router_link, local.loop, &options, &why) == BT_OK, "%s", why.text);
+}
+
+static void
+open_local(bt_kv_format format, uint32_t blocks, links kind)
 {
     const char *path = "/tmp/baton-test-local-engine.gguf";
     bt_engine_options options = {
@@ -117,14 +175,22 @@ open_local(bt_kv_format format, uint32_t blocks)
     local.wakes = eventfd(0, EFD_NONBLOCK);
     ck_assert_msg(bt_engine_open(&local.engine, &options, &why) == BT_OK, "%s", why.text);
     unlink(path);
-    ck_assert_int_eq(bt_loopback_open(&local.router_link, &local.node_link, 1 << 20), BT_OK);
+    local.loop = NULL;
+    local.alive = 0;
+    if (kind == LOOPBACK)
+        ck_assert_int_eq(bt_loopback_open(&local.router_link, &local.node_link, 1 << 20), BT_OK);
+    else
+        open_sockets(kind == BAD_SOCKETS);
     ck_assert_msg(bt_decode_node_open(&local.node, &node, local.engine, local.node_link, &why) == BT_OK, "%s",
                   why.text);
     ck_assert_msg(bt_router_edge_open(&local.router, &router, local.router_link,
                                       &(bt_router_callbacks){on_tokens, on_finished, NULL}, &why) == BT_OK,
                   "%s", why.text);
-    for (int i = 0; i < 10 && !bt_router_edge_ready(local.router); i++)
+    for (int i = 0; i < 10 || (local.loop != NULL && i < 100000); i++) {
+        if (bt_router_edge_ready(local.router))
+            break;
         turn();
+    }
     ck_assert(bt_router_edge_ready(local.router));
 }
 
@@ -135,6 +201,7 @@ close_local(void)
     bt_decode_node_close(local.node);
     bt_link_close(local.router_link);
     bt_link_close(local.node_link);
+    bt_loop_close(local.loop);
     bt_engine_close(local.engine);
     close(local.wakes);
 }
@@ -175,8 +242,12 @@ ask(uint32_t q)
                                  .end_ids = ends,
                                  .end_count = 2,
                                  .deadline = BT_TIME_NEVER};
+    bt_err err;
 
-    ck_assert_int_eq(bt_router_edge_submit(local.router, bt_time_now(), &arrival, &reply), BT_OK);
+    // While the connection is down there is no node, and clients hear 503: they ask again.
+    while ((err = bt_router_edge_submit(local.router, bt_time_now(), &arrival, &reply)) == BT_ERR_PEER)
+        turn();
+    ck_assert_int_eq(err, BT_OK);
     answers[q].id = reply.request;
     local.alive++;
 }
@@ -230,21 +301,23 @@ expect_equal(const answer *a, const answer *b, uint32_t q)
 
 static const bt_kv_format formats[] = {BT_KV_INT8, BT_KV_F16, BT_KV_F32};
 
-START_TEST(tokens_are_the_same_alone_and_in_a_crowd)
+static void
+expect_same_tokens_in_a_crowd(int variant, links kind)
 {
     const char *set = getenv("BT_SEED");
-    bt_rng rng = {set != NULL ? strtoull(set, NULL, 0) : 20261130 + (uint64_t)_i};
+    bt_rng rng = {set != NULL ? strtoull(set, NULL, 0) : 20261130 + (uint64_t)variant};
     bt_decode_stats stats;
     uint32_t tokens = 0, cached;
 
     printf("seed %llu\n", (unsigned long long)rng.state);
+    local.fates = rng;
     memset(alone, 0, sizeof alone);
     memset(crowd, 0, sizeof crowd);
     draw_questions(&rng);
-    open_local(formats[_i], 64);
+    open_local(formats[variant], 64, LOOPBACK);
     ask_each_alone();
     close_local();
-    open_local(formats[_i], 26); // three of the longest at a time
+    open_local(formats[variant], 26, kind); // three of the longest at a time
     ask_in_a_crowd(&rng);
     while (!bt_decode_node_idle(local.node))
         turn();
@@ -260,6 +333,33 @@ START_TEST(tokens_are_the_same_alone_and_in_a_crowd)
     ck_assert_int_eq(stats.leak, 0);
     ck_assert_uint_eq(stats.blocks_free + stats.blocks_cached, stats.blocks);
     ck_assert(set != NULL || (cached > 0 && stats.aborted > 0 && stats.step_items > 2 * stats.steps));
+}
+
+START_TEST(tokens_are_the_same_alone_and_in_a_crowd)
+{
+    expect_same_tokens_in_a_crowd(_i, LOOPBACK);
+    close_local();
+}
+END_TEST
+
+START_TEST(tokens_are_the_same_over_sockets)
+{
+    expect_same_tokens_in_a_crowd(_i, SOCKETS);
+    close_local();
+}
+END_TEST
+
+START_TEST(tokens_are_the_same_over_sockets_that_lose_frames)
+{
+    bt_nng_link_stats router, node;
+
+    expect_same_tokens_in_a_crowd(_i, BAD_SOCKETS);
+    bt_nng_link_read_stats(local.router_link, &router);
+    bt_nng_link_read_stats(local.node_link, &node);
+    printf("%llu frames, the connection was lost %llu times\n",
+           (unsigned long long)(router.frames_sent + node.frames_sent), (unsigned long long)node.downs);
+    ck_assert_uint_gt(node.downs, 0);
+    ck_assert_uint_gt(router.gaps + node.gaps, 0);
     close_local();
 }
 END_TEST
@@ -273,6 +373,8 @@ main(void)
     bt_log_set_level(BT_LOG_WARN);
     tcase_set_timeout(all, 300);
     tcase_add_loop_test(all, tokens_are_the_same_alone_and_in_a_crowd, 0, 3);
+    tcase_add_test(all, tokens_are_the_same_over_sockets);
+    tcase_add_loop_test(all, tokens_are_the_same_over_sockets_that_lose_frames, 0, 3);
     suite_add_tcase(suite, all);
     return bt_test_run(suite);
 }

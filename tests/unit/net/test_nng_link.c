@@ -6,10 +6,12 @@
 #include "tests/support/test.h"
 
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PATIENCE (20 * BT_SECOND) // of a busy machine; no test needs it
@@ -566,6 +568,103 @@ START_TEST(opening_survives_each_failing_allocation)
 }
 END_TEST
 
+// ---- another process ----
+
+// A program of its own that dials and sends numbered TOKENS until it is killed.
+// No assertions here: they want a running test.
+static _Noreturn void
+be_the_other(void)
+{
+    bt_nng_link_options options = defaults();
+    bt_nng_peer peer = {getenv("BATON_TEST_URL"), NULL};
+    bt_link_event event;
+    bt_link *link;
+    uint64_t number = 0;
+
+    alarm(60);
+    bt_log_set_level(BT_LOG_NONE);
+    options.silence_max = 500 * BT_MILLISECOND;
+    options.dial = &peer;
+    options.dial_count = 1;
+    options.accepted_max = 0;
+    if (bt_loop_open(&loop) != BT_OK || bt_nng_link_open(&link, loop, &options, NULL) != BT_OK)
+        _exit(1);
+    for (;;) {
+        bt_message message = a_tokens(number);
+
+        while (bt_link_receive(link, &event))
+            number = event.kind == BT_LINK_UP ? 0 : number;
+        message.tokens.number = number;
+        number += bt_link_send(link, 0, &message) == BT_OK;
+        bt_loop_once(loop, BT_MILLISECOND);
+    }
+}
+
+static pid_t
+start_other(void)
+{
+    pid_t child;
+
+    setenv("BATON_TEST_URL", url, 1);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_nng_link", "other", (char *)NULL);
+        _exit(1);
+    }
+    return child;
+}
+
+// Waits for UP and some messages, which count from 0 in each connection.
+static void
+expect_messages(bt_link *link)
+{
+    bt_link_event event;
+
+    expect(link, BT_LINK_UP);
+    for (uint64_t i = 0; i < 20; i++) {
+        ck_assert(wait_event(link, NULL, PATIENCE, &event));
+        ck_assert_int_eq(event.kind, BT_LINK_MESSAGE);
+        ck_assert_uint_eq(event.message->tokens.number, i);
+    }
+}
+
+static void
+expect_down(bt_link *link)
+{
+    bt_link_event event = {0};
+
+    while (event.kind != BT_LINK_DOWN)
+        ck_assert(wait_event(link, NULL, PATIENCE, &event));
+}
+
+START_TEST(a_process_that_is_killed_or_frozen_goes_down_and_its_successor_comes_up)
+{
+    bt_nng_link_options options = defaults();
+    bt_link *listener;
+    pid_t child;
+
+    options.silence_max = 500 * BT_MILLISECOND;
+    listener = open_listener(&options);
+    child = start_other();
+    expect_messages(listener);
+    for (int i = 0; i < 3; i++) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        expect_down(listener);
+        child = start_other();
+        expect_messages(listener);
+    }
+    kill(child, SIGSTOP);
+    expect_down(listener);
+    kill(child, SIGCONT); // it finds out by itself that it was given up
+    expect_messages(listener);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    expect_down(listener);
+    bt_link_close(listener);
+}
+END_TEST
+
 // ---- TLS ----
 
 static char folder[] = "/tmp/baton-test-XXXXXX";
@@ -666,11 +765,13 @@ START_TEST(certificates_and_their_names_are_checked_on_both_sides)
 END_TEST
 
 int
-main(void)
+main(int argc, char **argv)
 {
     Suite *suite = suite_create("nng_link");
     TCase *all = tcase_create("all");
 
+    if (argc > 1 && strcmp(argv[1], "other") == 0)
+        be_the_other();
     tcase_add_checked_fixture(all, set_up, tear_down);
     tcase_set_timeout(all, 120);
     tcase_add_test(all, messages_of_every_kind_arrive_both_ways_in_order);
@@ -682,6 +783,7 @@ main(void)
     tcase_add_test(all, a_message_over_the_limit_is_refused_and_the_link_goes_on);
     tcase_add_loop_test(all, under_faults_messages_arrive_once_and_in_order_or_the_connection_closes, 1, 5);
     tcase_add_test(all, a_peer_that_falls_silent_is_given_up);
+    tcase_add_test(all, a_process_that_is_killed_or_frozen_goes_down_and_its_successor_comes_up);
     tcase_add_test(all, no_more_connections_are_accepted_than_there_is_room_for);
     tcase_add_test(all, bad_settings_are_named);
     tcase_add_test(all, opening_survives_each_failing_allocation);

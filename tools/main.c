@@ -20,7 +20,7 @@ static const command commands[] = {
     {"tokenize", bt_tokenize_main, "text on stdin to token ids"},
     {"render", bt_render_main, "a JSON array of messages on stdin to the prompt text"},
     {"eval", bt_eval_main, "perplexity, and the distance of a fast path from the exact one"},
-    {"bench", bt_bench_main, "measure an engine, or any OpenAI server"},
+    {"bench", bt_bench_main, "measure an engine, any OpenAI server, or the transfer of KV blocks"},
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 
@@ -46,13 +46,18 @@ bt_bench_main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "serve") == 0) {
         return bt_bench_serve_main(argc - 1, argv + 1);
     }
+    if (argc > 1 && strcmp(argv[1], "transfer") == 0) {
+        return bt_bench_transfer_main(argc - 1, argv + 1);
+    }
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: baton bench engine MODEL [options]\n       baton bench serve [options]\n\n"
-               "engine measures prefill and decode of a model in this process; serve loads a running server.\n"
+        printf("usage: baton bench engine MODEL [options]\n       baton bench serve [options]\n"
+               "       baton bench transfer [options]\n\n"
+               "engine measures prefill and decode of a model in this process; serve loads a running server; transfer\n"
+               "moves KV blocks between two processes.\n"
                "'baton bench engine --help' says more.\n");
         return 0;
     }
-    fprintf(stderr, "baton bench: say what to measure, 'engine' or 'serve'\n");
+    fprintf(stderr, "baton bench: say what to measure, 'engine', 'serve' or 'transfer'\n");
     return 2;
 }
 

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SEND_PARTS_MAX 8 // that nng 1.5 takes
+
 // ---- nng's threads ----
 
 static void
@@ -62,14 +64,21 @@ receive_more(bt_nng_conn *conn)
     nng_stream_recv(conn->stream, conn->receive);
 }
 
+// As many frames as an operation of nng takes: each costs a way to its threads and back.
 static void
 send_more(bt_nng_conn *conn)
 {
-    nng_msg *msg = conn->out[conn->out_first];
-    nng_iov iov = {(uint8_t *)nng_msg_body(msg) + conn->out_offset, nng_msg_len(msg) - conn->out_offset};
+    uint32_t count = conn->out_count < SEND_PARTS_MAX ? conn->out_count : SEND_PARTS_MAX;
+    nng_iov parts[SEND_PARTS_MAX];
 
+    for (uint32_t i = 0; i < count; i++) {
+        nng_msg *msg = conn->out[(conn->out_first + i) % BT_NNG_OUT_MAX];
+        size_t skip = i == 0 ? conn->out_offset : 0;
+
+        parts[i] = (nng_iov){(uint8_t *)nng_msg_body(msg) + skip, nng_msg_len(msg) - skip};
+    }
     conn->sending = true;
-    nng_aio_set_iov(conn->send, 1, &iov);
+    nng_aio_set_iov(conn->send, count, parts);
     nng_stream_send(conn->stream, conn->send);
 }
 
@@ -85,22 +94,28 @@ bt_nng_stream_send(bt_nng_conn *conn, nng_msg *msg)
 }
 
 static void
+drop_sent(bt_nng_conn *conn, size_t bytes)
+{
+    conn->out_offset += bytes;
+    while (conn->out_count > 0 && conn->out_offset >= nng_msg_len(conn->out[conn->out_first])) {
+        nng_msg *msg = conn->out[conn->out_first];
+
+        conn->out_offset -= nng_msg_len(msg);
+        conn->out_first = (conn->out_first + 1) % BT_NNG_OUT_MAX;
+        conn->out_count--;
+        nng_msg_free(msg);
+    }
+}
+
+static void
 take_sent(bt_nng_conn *conn, bt_time now)
 {
-    nng_msg *msg = conn->out[conn->out_first];
-
     conn->sending = false;
     if (nng_aio_result(conn->send) != 0) {
         bt_nng_conn_close(conn, now, nng_strerror(nng_aio_result(conn->send)));
         return;
     }
-    conn->out_offset += nng_aio_count(conn->send);
-    if (conn->out_offset == nng_msg_len(msg)) {
-        nng_msg_free(msg);
-        conn->out_first = (conn->out_first + 1) % BT_NNG_OUT_MAX;
-        conn->out_count--;
-        conn->out_offset = 0;
-    }
+    drop_sent(conn, nng_aio_count(conn->send));
     if (conn->out_count > 0)
         send_more(conn);
     if (conn->state == BT_CONN_UP)

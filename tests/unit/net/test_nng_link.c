@@ -396,6 +396,46 @@ START_TEST(a_message_over_the_limit_is_refused_and_the_link_goes_on)
 }
 END_TEST
 
+// Larger than what the system buffers, from both sides before either reads.
+START_TEST(both_ends_may_send_much_at_once)
+{
+    static int32_t ids[200000];
+    bt_nng_link_options options = defaults();
+    bt_link *ends[2];
+    uint32_t peers[2] = {0, 0}, received[2] = {0};
+    bt_message message = a_reserve(0);
+    bt_time end = bt_time_now() + PATIENCE;
+    bt_link_event event;
+
+    ends[1] = open_listener(&options);
+    ends[0] = open_dialer(&options);
+    expect(ends[0], BT_LINK_UP);
+    peers[1] = expect(ends[1], BT_LINK_UP);
+    for (int i = 0; i < 200000; i++)
+        ids[i] = (1 << 21) + i; // four bytes each
+    message.reserve.ids = ids;
+    message.reserve.prompt_count = 200000;
+    for (uint32_t i = 0; i < 40; i++) {
+        message.reserve.request.slot = i / 2;
+        ck_assert_int_eq(bt_link_send(ends[i % 2], peers[i % 2], &message), BT_OK);
+    }
+    while (received[0] + received[1] < 40 && bt_time_now() < end) {
+        for (int side = 0; side < 2; side++) {
+            while (bt_link_receive(ends[side], &event)) {
+                ck_assert_int_eq(event.kind, BT_LINK_MESSAGE);
+                ck_assert_uint_eq(event.message->reserve.request.slot, received[side]++);
+                ck_assert(memcmp(event.message->reserve.ids, ids, sizeof ids) == 0);
+            }
+        }
+        bt_loop_once(loop, BT_MILLISECOND);
+    }
+    ck_assert_uint_eq(received[0], 20);
+    ck_assert_uint_eq(received[1], 20);
+    bt_link_close(ends[0]);
+    bt_link_close(ends[1]);
+}
+END_TEST
+
 typedef struct {
     bt_rng rng;
     uint32_t one_in;
@@ -781,6 +821,7 @@ main(int argc, char **argv)
     tcase_add_test(all, a_peer_that_does_not_read_meets_a_full_queue_and_loses_nothing);
     tcase_add_test(all, tokens_that_find_no_room_close_the_connection);
     tcase_add_test(all, a_message_over_the_limit_is_refused_and_the_link_goes_on);
+    tcase_add_test(all, both_ends_may_send_much_at_once);
     tcase_add_loop_test(all, under_faults_messages_arrive_once_and_in_order_or_the_connection_closes, 1, 5);
     tcase_add_test(all, a_peer_that_falls_silent_is_given_up);
     tcase_add_test(all, a_process_that_is_killed_or_frozen_goes_down_and_its_successor_comes_up);

@@ -28,7 +28,7 @@ __attribute__((target("avx512f,avx512dq"))) uint64_t
 bt_kv_checksum_avx512(void *to, const void *from, size_t words, uint64_t first)
 {
     size_t head = words_to_boundary(to, 64, words), i = head;
-    uint64_t sum = bt_kv_checksum_plain(to, from, head, first);
+    uint64_t sum = bt_kv_checksum_plain(to, from, head, first), part[8];
     const uint64_t *in = from;
     uint64_t *out = to;
     __m512i key, step = _mm512_set1_epi64((long long)(8 * BT_KV_CHECKSUM_KEY));
@@ -51,7 +51,10 @@ bt_kv_checksum_avx512(void *to, const void *from, size_t words, uint64_t first)
     if (out != NULL) {
         _mm_sfence();
     }
-    sum += (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(a, b));
+    _mm512_storeu_si512(part, _mm512_add_epi64(a, b));
+    for (int lane = 0; lane < 8; lane++) { // not reduce_add: it adds signed numbers
+        sum += part[lane];
+    }
     return sum + bt_kv_checksum_plain(out != NULL ? out + i : NULL, in + i, words - i, first + i);
 }
 

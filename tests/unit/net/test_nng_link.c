@@ -523,6 +523,45 @@ START_TEST(a_peer_that_falls_silent_is_given_up)
 }
 END_TEST
 
+// A port whose queue is full: the system drops what knocks, as a host behind a cut cable would.
+static int
+listen_deaf(int knockers[8])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 0), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", ntohs(address.sin_port));
+    for (int i = 0; i < 8; i++) {
+        knockers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(knockers[i], (struct sockaddr *)&address, sizeof address);
+    }
+    return fd;
+}
+
+START_TEST(closing_does_not_wait_for_an_address_that_does_not_answer)
+{
+    bt_nng_link_options options = defaults();
+    int knockers[8], deaf = listen_deaf(knockers);
+    bt_link *dialer;
+    bt_time begin;
+
+    options.greeting_max = 60 * BT_SECOND;
+    dialer = open_dialer(&options);
+    run_for(100 * BT_MILLISECOND);
+    ck_assert(!bt_link_pending(dialer));
+    begin = bt_time_now();
+    bt_link_close(dialer);
+    ck_assert_int_lt(bt_time_now() - begin, 10 * BT_SECOND);
+    for (int i = 0; i < 8; i++)
+        close(knockers[i]);
+    close(deaf);
+}
+END_TEST
+
 START_TEST(no_more_connections_are_accepted_than_there_is_room_for)
 {
     bt_nng_link_options options = defaults();
@@ -825,6 +864,7 @@ main(int argc, char **argv)
     tcase_add_loop_test(all, under_faults_messages_arrive_once_and_in_order_or_the_connection_closes, 1, 5);
     tcase_add_test(all, a_peer_that_falls_silent_is_given_up);
     tcase_add_test(all, a_process_that_is_killed_or_frozen_goes_down_and_its_successor_comes_up);
+    tcase_add_test(all, closing_does_not_wait_for_an_address_that_does_not_answer);
     tcase_add_test(all, no_more_connections_are_accepted_than_there_is_room_for);
     tcase_add_test(all, bad_settings_are_named);
     tcase_add_test(all, opening_survives_each_failing_allocation);

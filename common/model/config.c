@@ -209,7 +209,7 @@ read_ropes(const bt_keys *keys, bt_arena *arena, bt_model_config *out, bt_why *w
 }
 
 bt_err
-bt_config_read(const bt_keys *keys, const bt_arch *arch, bt_arena *arena, bt_model_config *out, bt_why *why)
+bt_model_config_read(const bt_keys *keys, const bt_arch *arch, bt_arena *arena, bt_model_config *out, bt_why *why)
 {
     bt_err err;
 

@@ -6,4 +6,5 @@
 
 // Fills `out`; its arrays come from `arena`. Everything in it has been checked: counts are in sane ranges, heads share KV
 // heads evenly, rope dimensions are even and fit a head.
-bt_err bt_config_read(const bt_keys *keys, const bt_arch *arch, bt_arena *arena, bt_model_config *out, bt_why *why);
+bt_err bt_model_config_read(const bt_keys *keys, const bt_arch *arch, bt_arena *arena, bt_model_config *out,
+                            bt_why *why);

@@ -19,7 +19,7 @@ bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_loa
         return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported", source->path,
                        bt_printable(bt_str_of(keys.architecture), shown));
     }
-    if ((err = bt_config_read(&keys, arch, arena, &model->config, why)) != BT_OK) {
+    if ((err = bt_model_config_read(&keys, arch, arena, &model->config, why)) != BT_OK) {
         return err;
     }
     if ((model->layers = bt_arena_alloc(arena, model->config.layers * sizeof *model->layers)) == NULL) {

@@ -80,9 +80,21 @@ def test_bad_use_and_bad_files_are_one_line_and_code_2(tiny, tmp_path):
                             ([], '--model'),
                             (['--set', 'engine.contxt=3'], 'did you mean "engine.context"'),
                             (['--set', 'kv.format=int9'], 'int8'),
-                            (['--wrong'], '--wrong')):
+                            (['--set', 'kv.block_tokens=17', '--check-config'], 'none of 16, 32, 64'),
+                            (['--set', 'http.queue=2', '--check-config'], 'http.choices'),
+                            (['--wrong'], 'baton local: --wrong')):
             r = run(*args)
             assert r.returncode == 2 and words in r.stderr and len(r.stderr.splitlines()) <= 2, (args, r.stderr)
+
+
+def test_local_sh_asks_no_other_server(tiny):
+    script = os.path.join(ROOT, 'deploy', 'local.sh')
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen()
+        taken = f'127.0.0.1:{s.getsockname()[1]}'
+        r = subprocess.run([script, '--once', '--model', tiny, '--listen', taken], capture_output=True, text=True, timeout=60)
+    assert r.returncode == 2 and taken in r.stderr and r.stdout == '', (r.stdout, r.stderr)
 
 
 def test_config_file_then_options(tiny, tmp_path):

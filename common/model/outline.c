@@ -8,7 +8,7 @@ bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_loa
 {
     const bt_arch *arch;
     bt_keys keys;
-    char shown[72];
+    char shown[72], known[160];
     bt_err err;
 
     *plan = (bt_plan){0};
@@ -16,8 +16,9 @@ bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_loa
         return err;
     }
     if ((arch = bt_arch_find(keys.architecture, source->gguf != NULL)) == NULL) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported", source->path,
-                       bt_printable(bt_str_of(keys.architecture), shown));
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported, expected one of %s",
+                       source->path, bt_printable(bt_str_of(keys.architecture), shown),
+                       bt_arch_list(known, sizeof known));
     }
     if ((err = bt_model_config_read(&keys, arch, arena, &model->config, why)) != BT_OK) {
         return err;

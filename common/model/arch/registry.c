@@ -1,5 +1,7 @@
 #include "common/model/arch/arch.h"
 
+#include <stdio.h>
+
 static const bt_arch *const all[] = {
     &bt_arch_llama,  &bt_arch_qwen2, &bt_arch_qwen3, &bt_arch_gemma2,
     &bt_arch_gemma3, &bt_arch_phi3,  &bt_arch_olmo2, &bt_arch_granite,
@@ -28,6 +30,18 @@ bt_arch_find(const char *name, bool gguf)
         }
     }
     return NULL;
+}
+
+const char *
+bt_arch_list(char *out, size_t bytes)
+{
+    size_t used = 0;
+
+    *out = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all && used < bytes; i++) {
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i != 0 ? ", " : "", all[i]->name);
+    }
+    return out;
 }
 
 bt_err

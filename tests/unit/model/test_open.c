@@ -252,7 +252,7 @@ START_TEST(what_is_wrong_with_a_file_is_said_in_one_line)
     char info[] = "blk.0.attn_q.weight\2\0\0\0\100\0\0\0\0\0\0\0\100\0\0\0\0\0\0\0\0\0\0\0";
 
     write_patched("llama", "lluma", 5, 0);
-    assert_refused(BT_ERR_UNSUPPORTED, "architecture 'lluma' is not supported");
+    assert_refused(BT_ERR_UNSUPPORTED, "architecture 'lluma' is not supported, expected one of llama, qwen2");
     write_patched("blk.1.ffn_up.", "blk.1.ffn_uq.", 13, 0);
     assert_refused(BT_ERR_INVALID, "'blk.1.ffn_up.weight' is missing");
     write_patched("llama.block_count\4\0\0\0\2", "llama.block_count\4\0\0\0\1", 22, 0);

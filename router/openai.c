@@ -41,6 +41,9 @@ refuse(reader *r, const bt_json_at *at)
 {
     char path[128];
 
+    if (at->parent == NULL) {
+        return bt_openai_fail(r->error, BT_ERR_INVALID, 400, NULL, NULL, "%s", r->why.text); // the body is no parameter
+    }
     bt_json_path(at, path, sizeof path);
     return bt_openai_fail(r->error, BT_ERR_INVALID, 400, NULL, path, "%s", r->why.text);
 }

@@ -98,6 +98,14 @@ START_TEST(what_says_nothing_counts_as_not_given)
 }
 END_TEST
 
+START_TEST(a_body_that_is_no_object_is_no_parameter)
+{
+    ck_assert_int_ne(parse(BT_OPENAI_TEXT, "[]"), BT_OK);
+    ck_assert_str_eq(error.param, "");
+    ck_assert(error.status == 400 && strstr(error.message, "an object") != NULL);
+}
+END_TEST
+
 START_TEST(refusals_name_the_parameter)
 {
     static const struct {
@@ -478,6 +486,7 @@ main(void)
     tcase_add_test(tests, chat_with_nothing_else_has_the_defaults);
     tcase_add_test(tests, every_parameter_arrives);
     tcase_add_test(tests, what_says_nothing_counts_as_not_given);
+    tcase_add_test(tests, a_body_that_is_no_object_is_no_parameter);
     tcase_add_test(tests, refusals_name_the_parameter);
     tcase_add_test(tests, messages_are_checked_one_by_one);
     tcase_add_test(tests, text_parts_are_joined_and_developers_are_the_system);

@@ -167,6 +167,20 @@ warm_up(bt_engine *engine, bt_why *why)
     return err == BT_OK ? BT_OK : bt_fail(why, err, "engine: a first step failed (%s)", bt_err_name(err));
 }
 
+// A line a second while weights are loaded; small models are done before the first.
+static void
+log_progress(void *arg, size_t bytes_done, size_t bytes_total)
+{
+    bt_engine *engine = arg;
+    bt_time now = bt_time_now();
+
+    if (now - engine->progress_said >= BT_SECOND && bytes_done < bytes_total) {
+        engine->progress_said = now;
+        bt_log_info("MODEL-LOADING", "%.0f %% of %.1f MiB", 100.0 * (double)bytes_done / (double)bytes_total,
+                    (double)bytes_total / (1 << 20));
+    }
+}
+
 // Weights made at load: a second model, from what the first told, which is then let go. Says how far it is from the first.
 static bt_err
 remake_model(bt_engine *engine, const bt_calibration *calibration, bt_why *why)
@@ -192,15 +206,23 @@ remake_model(bt_engine *engine, const bt_calibration *calibration, bt_why *why)
 static bt_err
 open_model(bt_engine *engine, bt_why *why)
 {
-    bt_model_options *options = &engine->options.model, first = *options;
+    bt_model_options *options = &engine->options.model, first;
     bool made = options->weights == BT_LOAD_W8 || options->weights == BT_LOAD_Q4;
     bt_calibration calibration = {0};
     bt_err err;
 
+    if (options->progress == NULL) {
+        options->progress = log_progress;
+        options->progress_arg = engine;
+        engine->progress_said = bt_time_now();
+    }
+    first = *options;
     first.weights = made ? BT_LOAD_KEEP : options->weights;
     if ((err = bt_model_open(&engine->model, &first, engine->device, why)) != BT_OK || (!made && !options->equalise)) {
         return err;
     }
+    bt_log_info("MODEL-CALIBRATE", "reading built-in text for %s%s%s", made ? "weights made at load" : "",
+                made && options->equalise ? " and " : "", options->equalise ? "the K equaliser" : "");
     if ((err = bt_forward_check(engine->model, why)) == BT_OK &&
         (err = bt_calibrate(&calibration, engine->model, engine->device, why)) == BT_OK && made) {
         err = remake_model(engine, &calibration, why);

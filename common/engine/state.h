@@ -7,6 +7,7 @@
 #define BT_ENDS_MAX 64
 
 struct bt_engine {
+    bt_time progress_said;     // when the last line about loading was written
     bt_engine_options options; // with the defaults filled in
     bt_device *device;
     bt_model *model;

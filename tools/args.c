@@ -99,11 +99,36 @@ set_value(const bt_arg *arg, const char *value, bt_why *why)
     return BT_ERR_BUG;
 }
 
+// The words of the usage line that the user typed: up to the first that stands for something.
+static int
+command_length(const char *usage)
+{
+    size_t len = strcspn(usage, "ABCDEFGHIJKLMNOPQRSTUVWXYZ[-<");
+
+    while (len > 0 && usage[len - 1] == ' ') {
+        len--;
+    }
+    return (int)len;
+}
+
 static int
 wrong_use(const bt_args_spec *spec, const char *what, const char *why)
 {
-    fprintf(stderr, "%s: %s\nusage: %s (--help says more)\n", what, why, spec->usage);
+    fprintf(stderr, "%.*s: %s: %s\nusage: %s (--help says more)\n", command_length(spec->usage), spec->usage, what, why,
+            spec->usage);
     return 2;
+}
+
+// The first word in capitals that is no option's value: what a usage line begins with after the command.
+static int
+missing_word(const bt_args_spec *spec)
+{
+    const char *word = spec->usage + command_length(spec->usage);
+    char what[64];
+
+    word += strspn(word, " ");
+    snprintf(what, sizeof what, "%.*s", (int)strcspn(word, " "), word);
+    return wrong_use(spec, what, "missing");
 }
 
 // One option at argv[*at]; leaves *at at its last word.
@@ -163,7 +188,7 @@ bt_args_parse(const bt_args_spec *spec, int argc, char **argv, const char **posi
         }
     }
     if (count < spec->positional_min) {
-        return wrong_use(spec, argc > 0 ? argv[0] : "baton", "a word is missing");
+        return missing_word(spec);
     }
     if (positional_count != NULL) {
         *positional_count = count;

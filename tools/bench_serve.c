@@ -587,16 +587,16 @@ bt_bench_serve_main(int argc, char **argv)
                       .max_tokens = 64,
                       .seed = 1};
     const bt_arg args[] = {
-        {"url", BT_ARG_STRING, &b.url, "URL", "http://HOST:PORT[/v1]; http://127.0.0.1:8080 if not given", NULL},
+        {"url", BT_ARG_STRING, &b.url, "URL", "http://HOST:PORT[/v1]", NULL},
         {"model", BT_ARG_STRING, &b.model, "NAME", "where the server wants one", NULL},
         {"key", BT_ARG_STRING, &b.key, "KEY", "sent as a bearer key", NULL},
-        {"concurrency", BT_ARG_U32, &b.concurrency, "N", "requests in flight at most, 8", NULL},
-        {"requests", BT_ARG_U32, &b.requests, "N", "in all, 200", NULL},
+        {"concurrency", BT_ARG_U32, &b.concurrency, "N", "requests in flight at most", NULL},
+        {"requests", BT_ARG_U32, &b.requests, "N", "in all", NULL},
         {"rate", BT_ARG_FLOAT, &b.rate, "R", "arrivals a second (Poisson); 0 = as fast as answers come", NULL},
-        {"prompt-tokens", BT_ARG_U32, &b.prompt_tokens, "N", "words of a prompt, about a token each, 128", NULL},
-        {"max-tokens", BT_ARG_U32, &b.max_tokens, "N", "tokens of an answer, 64", NULL},
-        {"temperature", BT_ARG_FLOAT, &b.temperature, "T", "0 if not given", NULL},
-        {"seed", BT_ARG_U64, &b.seed, "S", "of prompts and arrivals, 1", NULL},
+        {"prompt-tokens", BT_ARG_U32, &b.prompt_tokens, "N", "words of a prompt, about a token each", NULL},
+        {"max-tokens", BT_ARG_U32, &b.max_tokens, "N", "tokens of an answer", NULL},
+        {"temperature", BT_ARG_FLOAT, &b.temperature, "T", "0 = always the likeliest token", NULL},
+        {"seed", BT_ARG_U64, &b.seed, "S", "of prompts and arrivals [1]", NULL},
         {"chat", BT_ARG_FLAG, &b.chat, NULL, "ask /chat/completions", NULL},
         {"json", BT_ARG_FLAG, &b.json, NULL, "one JSON object", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},
@@ -604,7 +604,7 @@ bt_bench_serve_main(int argc, char **argv)
     const bt_args_spec spec = {
         .usage = "baton bench serve [options]",
         .about = "Loads a server of the OpenAI API with streamed requests and reports the latencies of its clients.",
-        .example = "baton bench serve --url http://127.0.0.1:8080 --concurrency 8 --requests 100 --json",
+        .example = "  baton bench serve --url http://127.0.0.1:8080 --concurrency 8 --requests 100 --json",
         .args = args,
     };
     uint32_t positional = 0;

@@ -448,6 +448,24 @@ serve(local *l)
     return l->exit_code;
 }
 
+// What holds between settings, and what a range cannot say.
+static bt_err
+check_settings(const bt_local_config *c, bt_why *why)
+{
+    if (c->chunk_tokens < c->max_sequences) {
+        return bt_fail(why, BT_ERR_INVALID, "engine.chunk_tokens: %u, fewer than engine.max_sequences: %u",
+                       c->chunk_tokens, c->max_sequences);
+    }
+    if (c->kv_block_tokens != 16 && c->kv_block_tokens != 32 && c->kv_block_tokens != 64) {
+        return bt_fail(why, BT_ERR_INVALID, "kv.block_tokens: %u is none of 16, 32, 64", c->kv_block_tokens);
+    }
+    if (c->queue < c->choices) {
+        return bt_fail(why, BT_ERR_INVALID, "http.queue: %u, fewer than the http.choices: %u of one request", c->queue,
+                       c->choices);
+    }
+    return BT_OK;
+}
+
 int
 bt_local_main(int argc, char **argv)
 {
@@ -458,10 +476,10 @@ bt_local_main(int argc, char **argv)
     static bool print, check;
     static const bt_arg args[] = {
         {"model", BT_ARG_CALL, &model, "PATH", "a .gguf file or a Hugging Face directory", set_option},
-        {"listen", BT_ARG_CALL, &listen, "HOST:PORT", "where to serve, 127.0.0.1:8080 if not given", set_option},
-        {"threads", BT_ARG_CALL, &threads, "N", "threads of the engine, 0 = all cores", set_option},
-        {"kv", BT_ARG_CALL, &kv, "FORMAT", "KV cache: int8, f16 or f32", set_option},
-        {"weights", BT_ARG_CALL, &weights, "HOW", "keep, w8, q4 or exact", set_option},
+        {"listen", BT_ARG_CALL, &listen, "HOST:PORT", "where to serve [127.0.0.1:8080]", set_option},
+        {"threads", BT_ARG_CALL, &threads, "N", "threads of the engine, 0 = all cores [0]", set_option},
+        {"kv", BT_ARG_CALL, &kv, "FORMAT", "KV cache: int8, f16 or f32 [int8]", set_option},
+        {"weights", BT_ARG_CALL, &weights, "HOW", "keep, w8, q4 or exact [keep]", set_option},
         {"config", BT_ARG_STRING, &config, "FILE", "settings in YAML; options here go over them", NULL},
         {"set", BT_ARG_CALL, &pair, "KEY=VALUE", "any setting; --print-config lists them", set_option},
         {"print-config", BT_ARG_FLAG, &print, NULL, "write all settings as YAML and end", NULL},
@@ -473,7 +491,7 @@ bt_local_main(int argc, char **argv)
         .about =
             "Serves a model on this machine over the OpenAI API, in one process. /ready answers 200 once the model\n"
             "is loaded; SIGTERM or Ctrl-C finishes what runs and ends.",
-        .example = "baton local --model model.gguf --listen 127.0.0.1:8080 --set engine.max_sequences=8",
+        .example = "  baton local --model model.gguf --listen 127.0.0.1:8080 --set engine.max_sequences=8",
         .args = args,
     };
     uint32_t positional = 0;
@@ -490,9 +508,7 @@ bt_local_main(int argc, char **argv)
     if (l.config.auth_file[0] != 0 && bt_local_read_keys(&l.config, &why) != BT_OK) {
         return wrong_use(&why);
     }
-    if (l.config.chunk_tokens < l.config.max_sequences) {
-        bt_fail(&why, BT_ERR_INVALID, "engine.chunk_tokens: %u, fewer than engine.max_sequences: %u",
-                l.config.chunk_tokens, l.config.max_sequences);
+    if (check_settings(&l.config, &why) != BT_OK) {
         return wrong_use(&why);
     }
     if (print) {

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     bt_engine_args engine;
@@ -168,9 +169,10 @@ print_summary(const run *r)
     double seconds = ms(r->first, r->ended) / 1e3;
 
     printf("\n");
+    fflush(stdout); // before the log, where both go to one file
     bt_log_info("RUN-DONE", "load %.0f ms, prompt %u tokens in %.0f ms, answer %u tokens at %.1f tok/s, %s",
                 ms(r->started, r->loaded), r->prompt_count, ms(r->loaded, r->first), r->answer_count,
-                seconds > 0 ? (r->answer_count - 1) / seconds : 0, r->finish_reason);
+                seconds > 0 && r->answer_count > 1 ? (r->answer_count - 1) / seconds : 0, r->finish_reason);
 }
 
 static int
@@ -216,6 +218,14 @@ parse(run *r, int argc, char **argv, bt_why *why)
     }
     if (r->sampling.temperature < 0 || !(r->sampling.top_p > 0 && r->sampling.top_p <= 1)) {
         bt_fail(why, BT_ERR_INVALID, "--temperature must not be negative, --top-p lies in (0, 1]");
+        return 2;
+    }
+    if (!(r->sampling.min_p >= 0 && r->sampling.min_p <= 1) || !(r->sampling.repetition_penalty > 0)) {
+        bt_fail(why, BT_ERR_INVALID, "--min-p lies in [0, 1], --repetition-penalty must be positive");
+        return 2;
+    }
+    if (r->messages != NULL && strcmp(r->messages, "-") != 0 && access(r->messages, R_OK) != 0) {
+        bt_fail(why, BT_ERR_NOT_FOUND, "%s: no such file, or not readable", r->messages); // before a model is loaded
         return 2;
     }
     return bt_engine_args_finish(&r->engine, model, why) == BT_OK ? -1 : 2;

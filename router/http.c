@@ -131,8 +131,10 @@ static void
 on_models(void *self, bt_http_request *request)
 {
     bt_router_http *http = self;
+    char name[BT_REQUEST_NAME_MAX + 1];
     bt_json_writer w;
 
+    bt_router_http_name(http, request, name);
     if (http->edge == NULL) {
         refuse_loading(http, request);
         return;
@@ -151,9 +153,11 @@ static void
 on_model(void *self, bt_http_request *request)
 {
     bt_router_http *http = self;
+    char name[BT_REQUEST_NAME_MAX + 1];
     bt_openai_error error;
     bt_json_writer w;
 
+    bt_router_http_name(http, request, name);
     if (http->edge == NULL) {
         refuse_loading(http, request);
     } else if (strcmp(bt_http_path(request) + strlen("/v1/models/"), http->options.model) == 0) {

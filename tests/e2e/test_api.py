@@ -192,7 +192,8 @@ def test_request_id_comes_back_and_into_the_log(server):
     assert 'req my-own.7 ' in server.text()
     r = server.http.post('/v1/completions', json={'prompt': 'x', 'max_tokens': 1}, headers={'X-Request-Id': 'bad id\x7f'})
     assert len(r.headers['x-request-id']) == 32
-    assert server.http.get('/nowhere').headers['x-request-id']
+    for path in ('/nowhere', '/v1/models', '/v1/models/tiny', '/v1/models/other'):
+        assert server.http.get(path, headers={'X-Request-Id': 'mine'}).headers['x-request-id'] == 'mine', path
 
 
 ERRORS = [

@@ -277,6 +277,9 @@ open_template(bt_text *text)
     const char *source = bt_tokenizer_chat_template(text->tokenizer);
     bt_why why = {""};
 
+    if (source == NULL) {
+        bt_log_warn("TEXT-TEMPLATE", "the model has no chat template: messages are written as ChatML");
+    }
     if (bt_template_open(&text->chat, source != NULL ? source : bt_template_chatml, &why) != BT_OK) {
         bt_fail(&text->chat_why, BT_ERR_UNSUPPORTED, "the chat template of this model cannot be used: %s", why.text);
         bt_log_warn("TEXT-TEMPLATE", "%s", text->chat_why.text);

@@ -1,12 +1,13 @@
 #include "decode-node/core.h"
 #include "common/base/mem.h"
+#include "decode-node/fetch.h"
 #include "decode-node/inside.h"
 
 #include <assert.h>
 #include <string.h>
 
 // Sends kept free for what each call may add after its event: news, heartbeats.
-#define SENDS_SPARE (3 * BT_DECODE_ROUTERS_MAX)
+#define SENDS_SPARE (3 * BT_DECODE_ROUTERS_MAX + 2 * BT_DECODE_SOURCES_MAX)
 
 static void
 fill_defaults(bt_decode_limits *limits)
@@ -19,6 +20,16 @@ fill_defaults(bt_decode_limits *limits)
         limits->lease = 30 * BT_SECOND;
     if (limits->heartbeat == 0)
         limits->heartbeat = BT_SECOND;
+    if (limits->prompt_weights == 0)
+        limits->prompt_weights = limits->weights;
+    if (limits->fetch_blocks == 0)
+        limits->fetch_blocks = 1024;
+    if (limits->fetch_time == 0)
+        limits->fetch_time = 2 * BT_SECOND;
+    if (limits->fetch_time_block == 0)
+        limits->fetch_time_block = 20 * BT_MILLISECOND;
+    if (limits->source_silence == 0)
+        limits->source_silence = 10 * BT_SECOND;
 }
 
 static bt_err
@@ -53,7 +64,8 @@ open_parts(bt_decode_core *core)
     if (core->news == NULL || core->sorted == NULL || core->news_peer == NULL)
         return BT_ERR_NO_MEMORY;
     if ((err = bt_sequences_init(&core->sequences, slots, limits->context, limits->block_tokens)) != BT_OK ||
-        (err = bt_room_init(&core->room, limits->blocks, limits->block_tokens, limits->weights)) != BT_OK)
+        (err = bt_room_init(&core->room, limits->blocks, limits->block_tokens, limits->prompt_weights)) != BT_OK ||
+        (err = bt_fetch_init(&core->fetches, limits)) != BT_OK)
         return err;
     return bt_batcher_init(&core->batcher, limits);
 }
@@ -91,6 +103,7 @@ bt_decode_core_close(bt_decode_core *core)
     bt_batcher_fini(&core->batcher);
     bt_room_fini(&core->room);
     bt_sequences_fini(&core->sequences);
+    bt_fetch_fini(&core->fetches);
     bt_free(core->news);
     bt_free(core->sorted);
     bt_free(core->news_peer);
@@ -131,6 +144,17 @@ bt_decode_greet(bt_decode_core *core, bt_decode_actions *out, uint32_t peer)
     core->peers[peer].tokens_number = 0;
 }
 
+bt_sequence *
+bt_decode_by_ticket(bt_decode_core *core, const bt_ticket *ticket)
+{
+    bt_sequence *sequence;
+
+    if (ticket->epoch != core->limits.epoch || ticket->slot >= core->sequences.capacity)
+        return NULL;
+    sequence = &core->sequences.slots[ticket->slot];
+    return sequence->state != BT_SEQUENCE_FREE && sequence->generation == ticket->generation ? sequence : NULL;
+}
+
 bt_tokens_entry *
 bt_decode_news(bt_decode_core *core, const bt_sequence *sequence)
 {
@@ -146,8 +170,10 @@ bt_decode_news(bt_decode_core *core, const bt_sequence *sequence)
 }
 
 void
-bt_decode_free(bt_decode_core *core, bt_sequence *sequence)
+bt_decode_free_unused(bt_decode_core *core, bt_sequence *sequence)
 {
+    if (sequence->in_step || sequence->fetch.flying > 0)
+        return;
     bt_room_release(&core->room, sequence);
     bt_sequences_release(&core->sequences, sequence);
 }
@@ -161,10 +187,11 @@ bt_decode_end(bt_decode_core *core, bt_sequence *sequence, bt_finish finish, bt_
         entry->finish = finish;
         entry->err = err;
     }
-    if (sequence->in_step)
+    if (sequence->state == BT_SEQUENCE_FETCHING)
+        bt_fetch_stop(core, sequence);
+    if (sequence->in_step || sequence->fetch.flying > 0)
         sequence->state = BT_SEQUENCE_ENDING;
-    else
-        bt_decode_free(core, sequence);
+    bt_decode_free_unused(core, sequence);
 }
 
 void
@@ -183,7 +210,10 @@ bt_decode_end_peer(bt_decode_core *core, uint32_t peer)
 static void
 link_down(bt_decode_core *core, uint32_t peer)
 {
-    bt_decode_end_peer(core, peer);
+    if (peer < BT_DECODE_ROUTERS_MAX)
+        bt_decode_end_peer(core, peer);
+    else
+        bt_fetch_lose(core, peer, false);
     core->peers[peer] = (bt_decode_peer){0};
 }
 
@@ -206,7 +236,7 @@ forgive_own_stall(bt_decode_core *core, bt_time now)
     bt_time gap = now - core->last_step;
 
     if (core->last_step != 0 && gap > 2 * core->limits.heartbeat) {
-        for (uint32_t peer = 0; peer < BT_DECODE_ROUTERS_MAX; peer++)
+        for (uint32_t peer = 0; peer < BT_DECODE_PEERS_MAX; peer++)
             core->peers[peer].lease_end += gap;
     }
     core->last_step = now;
@@ -255,6 +285,7 @@ beat(bt_decode_core *core, bt_time now, bt_decode_actions *out)
     core->next_heartbeat = now + core->limits.heartbeat;
     core->heartbeats++;
     expire_leases(core, now);
+    bt_fetch_beat(core, now);
     for (uint32_t peer = 0; peer < BT_DECODE_ROUTERS_MAX; peer++) {
         if (core->peers[peer].known) {
             bt_message *message = bt_decode_say(core, out, peer, BT_MESSAGE_HEARTBEAT);
@@ -334,14 +365,18 @@ void
 bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *event, bt_decode_actions *out)
 {
     bt_mem_serving_begin();
-    out->send_count = 0;
+    out->send_count = out->cancel_count = 0;
+    out->has_fetch = false;
     out->step = NULL;
+    core->out = out;
     core->unfinished = false;
     forgive_own_stall(core, now);
-    assert(event->peer < BT_DECODE_ROUTERS_MAX);
+    assert(event->peer < BT_DECODE_PEERS_MAX);
     switch (event->kind) {
     case BT_DECODE_LINK_UP:
-        core->peers[event->peer].up = true; // it speaks first
+        core->peers[event->peer].up = true; // a router speaks first
+        if (event->peer >= BT_DECODE_ROUTERS_MAX)
+            bt_decode_greet(core, out, event->peer);
         break;
     case BT_DECODE_LINK_DOWN:
         link_down(core, event->peer);
@@ -352,6 +387,9 @@ bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *ev
     case BT_DECODE_STEPPED:
         core->stats.step_time += event->duration;
         bt_decode_stepped(core, now, event->err);
+        break;
+    case BT_DECODE_FETCHED:
+        bt_fetch_done(core, now, event->user, event->err, event->good);
         break;
     case BT_DECODE_DRAIN:
         drain(core, out);
@@ -394,6 +432,7 @@ bt_decode_core_get_stats(const bt_decode_core *core, bt_decode_stats *out)
 
         out->waiting += state == BT_SEQUENCE_WAITING;
         out->granted += state == BT_SEQUENCE_GRANTED;
+        out->fetching += state == BT_SEQUENCE_FETCHING;
         out->prefilling += state == BT_SEQUENCE_PREFILLING;
         out->decoding += state == BT_SEQUENCE_DECODING;
         out->ending += state == BT_SEQUENCE_ENDING;
@@ -417,7 +456,10 @@ bt_decode_core_sound(const bt_decode_core *core, bt_why *why)
         with_room += room;
         promised += room ? sequence->worst - sequence->table.count : 0;
         if ((!room && sequence->table.count > 0) || (room && sequence->table.count > sequence->worst) ||
-            sequence->computed > sequence->count || (sequence->in_step && !core->stepping))
+            sequence->computed > sequence->count || (sequence->in_step && !core->stepping) ||
+            (sequence->state == BT_SEQUENCE_ENDING && !sequence->in_step && sequence->fetch.flying == 0) ||
+            (sequence->fetch.flying > 0 && sequence->state != BT_SEQUENCE_FETCHING &&
+             sequence->state != BT_SEQUENCE_ENDING))
             return bt_fail(why, BT_ERR_BUG, "sequence %u: state %d, %u of %u blocks, %u of %u computed", i,
                            (int)sequence->state, sequence->table.count, sequence->worst, sequence->computed,
                            sequence->count) == BT_OK;

@@ -2,16 +2,22 @@
 // engine: the edge (decode-node/main.h) gives it each event and carries out its actions. One thread. Everything is allocated at open.
 //
 //     WAITING ──room──▶ GRANTED ──START──▶ PREFILLING ──last chunk──▶ DECODING ──▶ gone
-//        └──────────────── abort, lease, link, deadline: from every phase ──────────▶ gone, or ENDING while a step uses its blocks
+//        |                 └──AWAIT, OFFER──▶ FETCHING ──all here────────▲
+//        └─────── abort, lease, link, deadline: from every phase ──▶ gone, or ENDING while a step or a fetch uses its blocks
 //
 // Room is granted for the worst case, prompt + max_tokens, in the order of arrival, so that a sequence once granted never waits for
 // blocks. Blocks are taken as they are needed: what is promised and not yet taken stays lent to the prefix cache.
+//
+// Peers below BT_DECODE_ROUTERS_MAX are routers, those from there on prefill nodes, to which this node speaks first (fetch.h).
 #pragma once
 
 #include "common/engine/engine.h"
+#include "common/transfer/transfer.h"
 #include "common/wire/message.h"
 
 #define BT_DECODE_ROUTERS_MAX 16
+#define BT_DECODE_SOURCES_MAX 64 // prefill nodes
+#define BT_DECODE_PEERS_MAX (BT_DECODE_ROUTERS_MAX + BT_DECODE_SOURCES_MAX)
 #define BT_DECODE_ACTIONS_MAX 512
 
 typedef struct {
@@ -27,6 +33,13 @@ typedef struct {
     uint32_t context, vocab;
     bt_time lease;     // 0 = 30 s
     bt_time heartbeat; // 0 = 1 s
+    // Of nodes that fetch what prefill nodes have read:
+    bool fetches;             // false: no memory for it, offers are refused
+    uint64_t prompt_weights;  // digest of those that read prompts; 0 = weights
+    uint32_t fetch_blocks;    // of one fetch; 0 = 1024
+    bt_time fetch_time;       // that a fetch may take, and
+    bt_time fetch_time_block; // for each of its blocks; 0 = 2 s and 20 ms
+    bt_time source_silence;   // after which a prefill node counts as lost; 0 = 10 s
 } bt_decode_limits;
 
 typedef enum {
@@ -34,16 +47,19 @@ typedef enum {
     BT_DECODE_LINK_DOWN,
     BT_DECODE_MESSAGE,
     BT_DECODE_STEPPED, // the step that was begun is over; results are where its batch said
+    BT_DECODE_FETCHED, // a fetch is over: nothing touches its landing blocks any more
     BT_DECODE_DRAIN,
     BT_DECODE_TICK,
 } bt_decode_event_kind;
 
 typedef struct {
     bt_decode_event_kind kind;
-    uint32_t peer;             // LINK_…, MESSAGE: a router, < BT_DECODE_ROUTERS_MAX
+    uint32_t peer;             // LINK_…, MESSAGE: < BT_DECODE_PEERS_MAX
     const bt_message *message; // MESSAGE
-    bt_err err;                // STEPPED
+    bt_err err;                // STEPPED, FETCHED
     bt_time duration;          // STEPPED: how long the step took
+    uint64_t user;             // FETCHED: as in the action
+    uint32_t good;             // FETCHED with an err: so many of its first blocks are here and good
 } bt_decode_event;
 
 // What the engine shall do. All of it is the core's memory, unchanged until STEPPED: the engine thread may read it meanwhile.
@@ -58,8 +74,22 @@ typedef struct {
     bt_message message;
 } bt_decode_send;
 
+// Fetch these blocks and answer with FETCHED, always; the edge has as many fetches in progress at most as sequences. Blocks adjacent
+// on both sides stand together and travel as one. When the peer is not connected for transfer, FETCHED says BT_ERR_PEER.
+typedef struct {
+    uint32_t peer; // the prefill node
+    uint64_t user;
+    const bt_transfer_block *blocks; // [count] good until the next step
+    uint32_t count;
+    bt_time deadline;
+} bt_decode_fetch;
+
 // Carry out the sends before the step: they may point at the results of the step before.
 typedef struct {
+    bool has_fetch;
+    bt_decode_fetch fetch;
+    uint32_t cancel_count; // fetches to end early; their FETCHED still comes
+    uint64_t cancel[BT_MESSAGE_ENTRIES_MAX];
     uint32_t send_count;
     bt_decode_send send[BT_DECODE_ACTIONS_MAX];
     const bt_decode_batch *step; // NULL = none to begin
@@ -75,7 +105,7 @@ bt_time bt_decode_core_next_deadline(const bt_decode_core *core);
 
 typedef struct {
     // Now:
-    uint32_t waiting, granted, prefilling, decoding, ending;
+    uint32_t waiting, granted, fetching, prefilling, decoding, ending;
     uint32_t blocks, blocks_free,
         blocks_cached;        // free: on no table and in no cache; cached: in the prefix cache and unheld
     uint32_t blocks_promised; // granted and not yet taken
@@ -90,6 +120,10 @@ typedef struct {
     uint64_t reserved, refused_busy, refused_other, finished, aborted, expired, failed_steps;
     uint64_t late_messages; // for sequences that are gone
     uint64_t bad_messages;
+    uint64_t fetches, fetched_blocks, fetched_sequences;
+    uint64_t refetches;       // of blocks that came bad or not at all
+    uint64_t lost_fetches;    // sequences that ended because their blocks did not come
+    uint64_t refused_sources; // prefill nodes of another model or layout
 } bt_decode_stats;
 
 void bt_decode_core_get_stats(const bt_decode_core *core, bt_decode_stats *out);

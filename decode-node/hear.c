@@ -1,4 +1,5 @@
 // What routers say.
+#include "decode-node/fetch.h"
 #include "decode-node/inside.h"
 
 // Whatever this router had here is void: it begins anew.
@@ -68,18 +69,30 @@ hear_reserve(bt_decode_core *core, bt_time now, uint32_t peer, const bt_job *job
 static void
 hear_start(bt_decode_core *core, uint32_t peer, const bt_start *start)
 {
-    bt_sequence *sequence = NULL;
+    bt_sequence *sequence = bt_decode_by_ticket(core, &start->ticket);
 
-    if (start->ticket.epoch == core->limits.epoch && start->ticket.slot < core->sequences.capacity)
-        sequence = &core->sequences.slots[start->ticket.slot];
-    if (sequence == NULL || sequence->state != BT_SEQUENCE_GRANTED ||
-        sequence->generation != start->ticket.generation || sequence->peer != peer ||
+    if (sequence == NULL || sequence->state != BT_SEQUENCE_GRANTED || sequence->peer != peer ||
         !bt_request_id_equal(sequence->request, start->request)) {
         core->stats.late_messages++;
         return;
     }
     sequence->state = BT_SEQUENCE_PREFILLING;
     sequence->started_step = core->batcher.begun;
+    if (core->limits.prompt_weights != core->limits.weights)
+        sequence->indexable = 0; // what is written here is not what other prompts look for
+}
+
+static void
+hear_await(bt_decode_core *core, uint32_t peer, const bt_await *await)
+{
+    bt_sequence *sequence = bt_decode_by_ticket(core, &await->ticket);
+
+    if (sequence == NULL || (sequence->state != BT_SEQUENCE_GRANTED && sequence->state != BT_SEQUENCE_FETCHING) ||
+        sequence->peer != peer || !bt_request_id_equal(sequence->request, await->request)) {
+        core->stats.late_messages++;
+        return;
+    }
+    bt_fetch_await(core, sequence, await);
 }
 
 static void
@@ -104,6 +117,10 @@ bt_decode_hear(bt_decode_core *core, bt_time now, uint32_t peer, const bt_messag
         core->stats.bad_messages++;
         return;
     }
+    if (peer >= BT_DECODE_ROUTERS_MAX) {
+        bt_fetch_hear(core, now, peer, message);
+        return;
+    }
     if (!self->known && message->kind != BT_MESSAGE_HELLO) {
         core->stats.late_messages++;
         return;
@@ -120,6 +137,9 @@ bt_decode_hear(bt_decode_core *core, bt_time now, uint32_t peer, const bt_messag
         break;
     case BT_MESSAGE_START:
         hear_start(core, peer, &message->start);
+        break;
+    case BT_MESSAGE_AWAIT:
+        hear_await(core, peer, &message->await);
         break;
     case BT_MESSAGE_ABORT:
         hear_abort(core, peer, &message->abort);

@@ -150,7 +150,7 @@ take_link(bt_decode_node *node, bt_time now)
                                     : event.kind == BT_LINK_DOWN ? BT_DECODE_LINK_DOWN
                                                                  : BT_DECODE_MESSAGE;
 
-        if (event.peer < BT_DECODE_ROUTERS_MAX)
+        if (event.peer < BT_DECODE_ROUTERS_MAX) // prefill nodes have a link of their own
             feed(node, now, &(bt_decode_event){.kind = kind, .peer = event.peer, .message = event.message});
     }
 }
@@ -179,7 +179,7 @@ bt_decode_node_idle(const bt_decode_node *node)
     bt_decode_stats stats;
 
     bt_decode_core_get_stats(node->core, &stats);
-    return stats.waiting + stats.granted + stats.prefilling + stats.decoding + stats.ending == 0;
+    return stats.waiting + stats.granted + stats.fetching + stats.prefilling + stats.decoding + stats.ending == 0;
 }
 
 void

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-static bool
-is_end_token(const bt_sequence *sequence, int32_t id)
+bool
+bt_decode_is_end_token(const bt_sequence *sequence, int32_t id)
 {
     for (uint32_t i = 0; i < sequence->end_count; i++) {
         if (sequence->end_ids[i] == id)
@@ -41,7 +41,7 @@ note_token(bt_decode_core *core, bt_time now, bt_sequence *sequence, const bt_to
         entry->phases.prefill = now - sequence->prefill_begun;
         sequence->first_token_sent = true;
     }
-    if (is_end_token(sequence, drawn->id))
+    if (bt_decode_is_end_token(sequence, drawn->id))
         entry->finish = BT_FINISH_STOP;
     else if (answer >= sequence->max_tokens)
         entry->finish = BT_FINISH_LENGTH;
@@ -90,7 +90,7 @@ fail_all(bt_decode_core *core, bt_err err)
 
         sequence->in_step = false;
         if (sequence->state == BT_SEQUENCE_ENDING)
-            bt_decode_free(core, sequence);
+            bt_decode_free_unused(core, sequence);
         else if (sequence->table.count > 0)
             bt_decode_end(core, sequence, BT_FINISH_ERROR, err, true);
     }
@@ -114,7 +114,7 @@ take_all(bt_decode_core *core, bt_time now)
         bt_room_index(&core->room, sequence);
         if (sequence->state == BT_SEQUENCE_ENDING) {
             core->stats.dropped_tokens += item->want != BT_LOGITS_NONE;
-            bt_decode_free(core, sequence);
+            bt_decode_free_unused(core, sequence);
         } else {
             take_item(core, now, sequence, item, &batcher->batch.result.drawn[i], scored);
         }

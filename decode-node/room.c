@@ -70,7 +70,9 @@ bt_room_take(bt_room *room, bt_sequence *sequence, uint32_t tokens)
 void
 bt_room_index(bt_room *room, bt_sequence *sequence)
 {
-    while (!sequence->unindexed && (sequence->indexed + 1) * room->block_tokens <= sequence->computed) {
+    uint32_t tokens = sequence->computed < sequence->indexable ? sequence->computed : sequence->indexable;
+
+    while (!sequence->unindexed && (sequence->indexed + 1) * room->block_tokens <= tokens) {
         bt_block *own = &sequence->table.blocks[sequence->indexed];
         const int32_t *ids = sequence->ids + (size_t)sequence->indexed * room->block_tokens;
         bt_block kept = bt_kv_prefix_add(room->prefix, &sequence->at, ids, *own);

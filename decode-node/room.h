@@ -11,7 +11,7 @@ typedef struct {
     bt_kv_pool *pool;
     bt_kv_prefix *prefix;
     uint32_t block_tokens;
-    uint64_t weights;  // digest of those that write here
+    uint64_t weights;  // digest of those that read prompts: what the index finds was written by them
     uint32_t promised; // sum of worst − table.count over sequences with room
 } bt_room;
 

@@ -69,6 +69,7 @@ bt_sequences_enqueue(bt_sequences *sequences, bt_time now, uint32_t peer, const 
                               .ids = kept.ids,
                               .table = kept.table,
                               .serial = ++sequences->serial,
+                              .indexable = UINT32_MAX,
                               .next = BT_SEQUENCE_NONE};
     fill(sequence, now, peer, job);
     if (sequences->queue_last != BT_SEQUENCE_NONE)

@@ -8,13 +8,29 @@
 typedef enum {
     BT_SEQUENCE_FREE,
     BT_SEQUENCE_WAITING,    // in the queue for room
-    BT_SEQUENCE_GRANTED,    // has room, awaits START
+    BT_SEQUENCE_GRANTED,    // has room, awaits START, AWAIT or an OFFER
+    BT_SEQUENCE_FETCHING,   // a prefill node reads the prompt; its blocks come from there
     BT_SEQUENCE_PREFILLING, // more than the last id is not in the cache yet
     BT_SEQUENCE_DECODING,
-    BT_SEQUENCE_ENDING, // over, but the step that runs uses its blocks
+    BT_SEQUENCE_ENDING, // over, but the step that runs or a fetch uses its blocks
 } bt_sequence_state;
 
 #define BT_SEQUENCE_NONE UINT32_MAX
+
+// How far the blocks of a prompt are that come from a prefill node (fetch.c).
+typedef struct {
+    uint32_t source; // its peer
+    uint32_t list;   // of the offered blocks (fetch.h)
+    uint32_t first;  // block of the table that the first offered one goes to
+    uint32_t offered, landed;
+    uint32_t flying; // of the fetch in progress; 0 = none
+    uint32_t bad_at; // block that came bad once; BT_SEQUENCE_NONE = none
+    bool last;       // all are offered
+    bool has_token;
+    bt_token_result token;
+    bt_phases phases;
+    bt_time last_offer;
+} bt_sequence_fetch;
 
 typedef struct {
     bt_sequence_state state;
@@ -38,8 +54,10 @@ typedef struct {
     bt_kv_prefix_at at; // where its next full block stands in the prefix index
     uint32_t indexed;   // blocks of the table that are in the index
     bool unindexed;     // the chain broke: later blocks cannot be indexed
+    uint32_t indexable; // tokens that were written by the weights which the prefix index speaks of
     uint32_t cached_tokens;
 
+    bt_sequence_fetch fetch;
     bool in_step;
     uint64_t started_step; // steps that had been begun at START, for ageing
     bt_time deadline, received, prefill_begun;

@@ -485,6 +485,7 @@ END_TEST
 START_TEST(opening_survives_the_loss_of_any_allocation)
 {
     bt_decode_limits limits = {.epoch = 1,
+                               .fetches = true,
                                .sequences = 2,
                                .queue_max = 2,
                                .chunk_tokens = 8,

@@ -234,8 +234,9 @@ take_model(local *l, bt_time now)
         return;
     }
     l->opened = true;
-    bt_log_info("LOCAL-READY", "model %s on %s, %lld ms after the start", l->config.model, l->config.listen,
-                (long long)((now - l->started) / BT_MILLISECOND));
+    bt_log_info("LOCAL-READY", "model %s on %.*s:%u, %lld ms after the start", l->config.model,
+                (int)(strrchr(l->config.listen, ':') - l->config.listen), l->config.listen,
+                bt_router_http_port(l->http), (long long)((now - l->started) / BT_MILLISECOND));
 }
 
 // ---- the loop ----

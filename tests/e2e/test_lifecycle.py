@@ -1,5 +1,5 @@
 """Start, stop, settings, bad files."""
-import os, signal, socket, subprocess, threading, time
+import os, re, signal, socket, subprocess, threading, time
 import httpx, pytest
 from conftest import BATON, ROOT, SMOL, Server
 
@@ -85,6 +85,17 @@ def test_bad_use_and_bad_files_are_one_line_and_code_2(tiny, tmp_path):
                             (['--wrong'], 'baton local: --wrong')):
             r = run(*args)
             assert r.returncode == 2 and words in r.stderr and len(r.stderr.splitlines()) <= 2, (args, r.stderr)
+
+
+def test_port_0_is_a_free_one_and_the_log_says_which(tiny):
+    p = subprocess.Popen([BATON, 'local', '--model', tiny, '--listen', '127.0.0.1:0'], stderr=subprocess.PIPE, text=True)
+    try:
+        ready = next(line for line in p.stderr if 'LOCAL-READY' in line)
+        url = re.search(r' on (127.0.0.1:[1-9]\d*),', ready).group(1)
+        assert httpx.get(f'http://{url}/ready').status_code == 200
+    finally:
+        p.terminate()
+        p.wait(timeout=10)
 
 
 def test_local_sh_asks_no_other_server(tiny):

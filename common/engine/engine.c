@@ -322,12 +322,6 @@ bt_engine_device(const bt_engine *engine)
     return engine->device;
 }
 
-size_t
-bt_engine_planned_bytes(const bt_engine *engine)
-{
-    return engine->plan.total;
-}
-
 bt_forward *
 bt_engine_forward(bt_engine *engine)
 {

@@ -33,7 +33,6 @@ uint32_t bt_engine_kv_blocks(const bt_engine *engine);
 uint8_t *bt_engine_kv_pool(const bt_engine *engine);
 uint32_t bt_engine_context(const bt_engine *engine);
 bt_device *bt_engine_device(const bt_engine *engine);
-size_t bt_engine_planned_bytes(const bt_engine *engine);
 
 typedef enum {
     BT_LOGITS_NONE, // a chunk inside a prompt

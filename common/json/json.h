@@ -84,7 +84,6 @@ bt_err bt_json_maybe_text(const bt_json_at *object, const char *key, bt_str *out
 bt_err bt_json_maybe_bool(const bt_json_at *object, const char *key, bool *out, bt_why *why);
 bt_err bt_json_maybe_int(const bt_json_at *object, const char *key, int64_t min, int64_t max, int64_t *out,
                          bt_why *why);
-bt_err bt_json_maybe_real(const bt_json_at *object, const char *key, double min, double max, double *out, bt_why *why);
 
 // Fills `why` with "messages[2].role: " and the words; for checks of the caller's own. Returns BT_ERR_INVALID.
 bt_err bt_json_wrong(const bt_json_at *at, bt_why *why, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -241,11 +241,3 @@ bt_json_maybe_int(const bt_json_at *object, const char *key, int64_t min, int64_
 
     return bt_json_given(&at) ? bt_json_as_int(&at, min, max, out, why) : BT_OK;
 }
-
-bt_err
-bt_json_maybe_real(const bt_json_at *object, const char *key, double min, double max, double *out, bt_why *why)
-{
-    bt_json_at at = bt_json_get(object, key);
-
-    return bt_json_given(&at) ? bt_json_as_real(&at, min, max, out, why) : BT_OK;
-}

@@ -441,12 +441,6 @@ bt_gguf_will_read(const bt_gguf *gguf)
     bt_file_will_read(&gguf->file);
 }
 
-uint32_t
-bt_gguf_version(const bt_gguf *gguf)
-{
-    return gguf->version;
-}
-
 size_t
 bt_gguf_value_count(const bt_gguf *gguf)
 {

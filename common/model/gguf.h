@@ -54,7 +54,6 @@ void bt_gguf_close(bt_gguf *gguf);
 // Asks the system to read the whole file ahead: before weights are packed.
 void bt_gguf_will_read(const bt_gguf *gguf);
 
-uint32_t bt_gguf_version(const bt_gguf *gguf);
 size_t bt_gguf_value_count(const bt_gguf *gguf);
 const bt_gguf_value *bt_gguf_value_at(const bt_gguf *gguf, size_t index);
 const bt_gguf_value *bt_gguf_find(const bt_gguf *gguf, const char *key); // NULL when absent

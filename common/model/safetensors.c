@@ -491,12 +491,6 @@ bt_safetensors_find(const bt_safetensors *files, const char *name)
     return files->count != 0 ? bsearch(&wanted, files->tensors, files->count, sizeof wanted, by_name) : NULL;
 }
 
-const char *
-bt_safetensors_file(const bt_safetensors *files, uint32_t file)
-{
-    return files->shards[file].path;
-}
-
 void
 bt_safetensors_will_read(const bt_safetensors *files)
 {

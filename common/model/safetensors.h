@@ -35,6 +35,5 @@ void bt_safetensors_close(bt_safetensors *files);
 size_t bt_safetensors_count(const bt_safetensors *files);
 const bt_safetensor *bt_safetensors_at(const bt_safetensors *files, size_t index);       // by name, rising
 const bt_safetensor *bt_safetensors_find(const bt_safetensors *files, const char *name); // NULL when absent
-const char *bt_safetensors_file(const bt_safetensors *files, uint32_t file);             // its path
 // Asks the system to read all files ahead.
 void bt_safetensors_will_read(const bt_safetensors *files);

@@ -68,13 +68,11 @@ uint32_t bt_http_connections(const bt_http *server);
 uint32_t bt_http_requests(const bt_http *server); // that are the application's or still being sent
 
 // What was asked. All borrowed, valid while the request is.
-const char *bt_http_method(const bt_http_request *request);
 const char *bt_http_path(const bt_http_request *request);
 bt_str bt_http_body(const bt_http_request *request);
 // Moves the body, with its memory, into `out` (which must hold nothing): for who reads it on another thread.
 void bt_http_take_body(bt_http_request *request, bt_buf *out);
 const char *bt_http_header(const bt_http_request *request, const char *name); // NULL = not there
-const char *bt_http_query(const bt_http_request *request, const char *name);  // a query argument, NULL = not there
 const char *bt_http_peer(const bt_http_request *request);                     // "127.0.0.1:40312"
 
 // The application's own pointer, NULL at first.

@@ -454,12 +454,6 @@ bt_http_break(bt_http_request *request)
 // ---- what was asked ----
 
 const char *
-bt_http_method(const bt_http_request *request)
-{
-    return request->method;
-}
-
-const char *
 bt_http_path(const bt_http_request *request)
 {
     return request->path;
@@ -482,12 +476,6 @@ const char *
 bt_http_header(const bt_http_request *request, const char *name)
 {
     return in_header(request, name);
-}
-
-const char *
-bt_http_query(const bt_http_request *request, const char *name)
-{
-    return MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
 const char *

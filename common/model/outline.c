@@ -18,7 +18,7 @@ bt_model_outline(bt_plan *plan, bt_model *model, const bt_source *source, bt_loa
     if ((arch = bt_arch_find(keys.architecture, source->gguf != NULL)) == NULL) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported, expected one of %s",
                        source->path, bt_printable(bt_str_of(keys.architecture), shown),
-                       bt_arch_list(known, sizeof known));
+                       bt_arch_list(source->gguf != NULL, known, sizeof known));
     }
     if ((err = bt_model_config_read(&keys, arch, arena, &model->config, why)) != BT_OK) {
         return err;

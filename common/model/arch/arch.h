@@ -32,8 +32,8 @@ typedef struct {
 // NULL when no architecture has this name in this container.
 const bt_arch *bt_arch_find(const char *name, bool gguf);
 
-// Writes the names of all into `out`, with commas between them; cut to fit.
-const char *bt_arch_list(char *out, size_t bytes);
+// Writes the names that this container uses for them into `out`, with commas between them; cut to fit.
+const char *bt_arch_list(bool gguf, char *out, size_t bytes);
 
 // For `configure`: every layer's window from "attention.sliding_window" / "sliding_window"; config.json's layer_types say
 // which layers have it, else `is_local(layer)` does (NULL = all).

@@ -32,14 +32,25 @@ bt_arch_find(const char *name, bool gguf)
     return NULL;
 }
 
-const char *
-bt_arch_list(char *out, size_t bytes)
+static void
+add_name(char *out, size_t bytes, const char *name)
 {
-    size_t used = 0;
+    size_t used = strlen(out);
 
+    snprintf(out + used, bytes - used, "%s%s", used != 0 ? ", " : "", name);
+}
+
+const char *
+bt_arch_list(bool gguf, char *out, size_t bytes)
+{
     *out = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all && used < bytes; i++) {
-        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i != 0 ? ", " : "", all[i]->name);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (gguf) {
+            add_name(out, bytes, all[i]->name);
+        }
+        for (size_t k = 0; !gguf && k < 4 && all[i]->hf_types[k] != NULL; k++) {
+            add_name(out, bytes, all[i]->hf_types[k]);
+        }
     }
     return out;
 }

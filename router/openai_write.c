@@ -124,19 +124,36 @@ named_before(const bt_openai_vocab *vocab, const bt_token_result *result, uint32
 }
 
 static void
-add_tops(bt_buf *tops, const bt_openai_vocab *vocab, const bt_token_result *result)
+add_top(bt_buf *tops, bt_str text, float logprob)
 {
     char number[BT_REAL_TEXT_BYTES];
 
+    bt_json_append_text(tops, text);
+    bt_buf_append_char(tops, ':');
+    bt_buf_append(tops, number, bt_real_text(no_infinity(logprob), number));
+}
+
+// The likeliest, and the token itself where it is none of them: "up to logprobs+1 elements".
+static void
+add_tops(bt_buf *tops, const bt_openai_vocab *vocab, const bt_token_result *result)
+{
+    bt_str own = vocab->bytes(vocab->self, result->id);
+    bool has_own = false;
+
     bt_buf_append_char(tops, '{');
     for (uint32_t i = 0; i < result->top_count; i++) {
+        bt_str text = vocab->bytes(vocab->self, result->top_ids[i]);
+
         if (named_before(vocab, result, i)) {
             continue;
         }
         bt_buf_append_text(tops, i != 0 ? "," : "");
-        bt_json_append_text(tops, vocab->bytes(vocab->self, result->top_ids[i]));
-        bt_buf_append_char(tops, ':');
-        bt_buf_append(tops, number, bt_real_text(no_infinity(result->top_logprobs[i]), number));
+        add_top(tops, text, result->top_logprobs[i]);
+        has_own |= bt_str_equal(text, own);
+    }
+    if (!has_own) {
+        bt_buf_append_text(tops, result->top_count != 0 ? "," : "");
+        add_top(tops, own, result->logprob);
     }
     bt_buf_append_char(tops, '}');
 }

@@ -452,11 +452,11 @@ START_TEST(text_logprobs_count_offsets_in_characters_and_begin_with_null)
     bt_openai_logprobs_add(&logprobs, BT_OPENAI_TEXT, &vocab, &rest, true);
     bt_openai_logprobs_add(&logprobs, BT_OPENAI_TEXT, &vocab, &last, true);
     bt_openai_write_delta(&out, &head, 0, bt_str_of("x"), &logprobs);
-    ck_assert_ptr_nonnull(strstr(out.data,
-                                 "\"tokens\":[\"a\",\"\xef\xbf\xbd\xef\xbf\xbd\",\"\xef\xbf\xbd\",\"\\\"\"],"
-                                 "\"token_logprobs\":[null,-0.5,-1.0,-1.0],"
-                                 "\"top_logprobs\":[null,{\"\xef\xbf\xbd\xef\xbf\xbd\":-0.5,\"a\":-2.0},{},{}],"
-                                 "\"text_offset\":[0,1,2,2]"));
+    ck_assert_ptr_nonnull(strstr(out.data, "\"tokens\":[\"a\",\"\xef\xbf\xbd\xef\xbf\xbd\",\"\xef\xbf\xbd\",\"\\\"\"],"
+                                           "\"token_logprobs\":[null,-0.5,-1.0,-1.0],"
+                                           "\"top_logprobs\":[null,{\"\xef\xbf\xbd\xef\xbf\xbd\":-0.5,\"a\":-2.0},"
+                                           "{\"\xef\xbf\xbd\":-1.0},{\"\\\"\":-1.0}],"
+                                           "\"text_offset\":[0,1,2,2]"));
     bt_openai_logprobs_fini(&logprobs);
 }
 END_TEST

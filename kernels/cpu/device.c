@@ -56,8 +56,9 @@ bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
     device->isa = isa;
     device->threads = threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
     if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
+        bt_fail(why, err, "device: cannot start %u threads", device->threads);
         bt_device_close(device);
-        return bt_fail(why, err, "device: cannot start %u threads", device->threads);
+        return err;
     }
     if (isa == BT_CPU_AMX && !bt_cpu_agrees_with_ref(device)) {
         bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");

@@ -213,7 +213,7 @@ link_down(bt_decode_core *core, uint32_t peer)
     if (peer < BT_DECODE_ROUTERS_MAX)
         bt_decode_end_peer(core, peer);
     else
-        bt_fetch_lose(core, peer, false);
+        bt_fetch_lose(core, peer);
     core->peers[peer] = (bt_decode_peer){0};
 }
 

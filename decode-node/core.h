@@ -77,7 +77,8 @@ typedef struct {
 // Fetch these blocks and answer with FETCHED, always; the edge has as many fetches in progress at most as sequences. Blocks adjacent
 // on both sides stand together and travel as one. When the peer is not connected for transfer, FETCHED says BT_ERR_PEER.
 typedef struct {
-    uint32_t peer; // the prefill node
+    uint32_t peer;  // the prefill node
+    uint64_t epoch; // of its program; when the peer connected for transfer is of another, FETCHED says BT_ERR_PEER
     uint64_t user;
     const bt_transfer_block *blocks; // [count] good until the next step
     uint32_t count;

@@ -64,6 +64,7 @@ begin(bt_decode_core *core, bt_sequence *sequence, uint32_t source)
     assert(core->fetches.free_count > 0); // as many as sequences with room
     sequence->state = BT_SEQUENCE_FETCHING;
     sequence->fetch = (bt_sequence_fetch){.source = source,
+                                          .epoch = core->peers[source].epoch,
                                           .list = core->fetches.free[--core->fetches.free_count],
                                           .first = sequence->table.count,
                                           .bad_at = BT_SEQUENCE_NONE};
@@ -120,6 +121,7 @@ fetch_more(bt_decode_core *core, bt_time now, bt_sequence *sequence)
     core->out->has_fetch = true;
     core->out->fetch =
         (bt_decode_fetch){.peer = fetch->source,
+                          .epoch = fetch->epoch,
                           .user = user_of(core, sequence),
                           .blocks = core->fetches.wanted,
                           .count = count,
@@ -277,7 +279,7 @@ hear_offer(bt_decode_core *core, bt_time now, uint32_t peer, const bt_offer *off
     }
     if (fresh)
         begin(core, sequence, peer); // the offer was faster than the AWAIT
-    if (offer->epoch == core->peers[peer].epoch && offer->ticket.layout == core->limits.layout &&
+    if (offer->epoch == sequence->fetch.epoch && offer->ticket.layout == core->limits.layout &&
         follows(core, sequence, offer)) {
         take_offer(core, now, sequence, offer);
     } else {
@@ -286,13 +288,24 @@ hear_offer(bt_decode_core *core, bt_time now, uint32_t peer, const bt_offer *off
     }
 }
 
+// Another program answers under this number: what came from the one before comes no more, however well its blocks' names may fit.
+static void
+lose_others(bt_decode_core *core, uint32_t peer, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < core->sequences.capacity; i++) {
+        bt_sequence *sequence = &core->sequences.slots[i];
+
+        if (sequence->state == BT_SEQUENCE_FETCHING && sequence->fetch.source == peer && sequence->fetch.epoch != epoch)
+            give_up(core, sequence);
+    }
+}
+
 static void
 hear_hello(bt_decode_core *core, bt_time now, uint32_t peer, const bt_hello *hello)
 {
     bt_decode_peer *self = &core->peers[peer];
 
-    if (self->known && self->epoch != hello->epoch)
-        bt_fetch_lose(core, peer, true);
+    lose_others(core, peer, hello->epoch);
     self->known = false;
     if (hello->role != BT_NODE_PREFILL) {
         core->stats.bad_messages++;
@@ -349,13 +362,12 @@ bt_fetch_await(bt_decode_core *core, bt_sequence *sequence, const bt_await *awai
 }
 
 void
-bt_fetch_lose(bt_decode_core *core, uint32_t peer, bool gone)
+bt_fetch_lose(bt_decode_core *core, uint32_t peer)
 {
     for (uint32_t i = 0; i < core->sequences.capacity; i++) {
         bt_sequence *sequence = &core->sequences.slots[i];
 
-        if (sequence->state == BT_SEQUENCE_FETCHING && sequence->fetch.source == peer &&
-            (gone || !sequence->fetch.last))
+        if (sequence->state == BT_SEQUENCE_FETCHING && sequence->fetch.source == peer && !sequence->fetch.last)
             give_up(core, sequence);
     }
 }
@@ -369,7 +381,7 @@ bt_fetch_beat(bt_decode_core *core, bt_time now)
         if (!self->up)
             continue;
         if (self->known && self->lease_end <= now) {
-            bt_fetch_lose(core, peer, false);
+            bt_fetch_lose(core, peer);
             self->known = false;
         }
         if (self->known)

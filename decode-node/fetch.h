@@ -20,9 +20,8 @@ void bt_fetch_done(bt_decode_core *core, bt_time now, uint64_t user, bt_err err,
 // The sequence, FETCHING, is over: its fetch is cancelled, its source told.
 void bt_fetch_stop(bt_decode_core *core, bt_sequence *sequence);
 
-// The prefill node is out of reach, or (`gone`) another program now. Sequences that miss offers end; those that have all of them may
-// still get the blocks of a node that is only out of reach.
-void bt_fetch_lose(bt_decode_core *core, uint32_t peer, bool gone);
+// The prefill node is out of reach. Sequences that miss offers end; those that have all of them may still get their blocks.
+void bt_fetch_lose(bt_decode_core *core, uint32_t peer);
 
 // Heartbeats, greetings not answered yet, and prefill nodes that fell silent.
 void bt_fetch_beat(bt_decode_core *core, bt_time now);

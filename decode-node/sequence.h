@@ -20,6 +20,7 @@ typedef enum {
 // How far the blocks of a prompt are that come from a prefill node (fetch.c).
 typedef struct {
     uint32_t source; // its peer
+    uint64_t epoch;  // of that program: another one under the same number is another node
     uint32_t list;   // of the offered blocks (fetch.h)
     uint32_t first;  // block of the table that the first offered one goes to
     uint32_t offered, landed;

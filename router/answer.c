@@ -3,16 +3,16 @@
 
 // A node started anew, or another one took its place: what it knew of our requests is gone.
 static void
-hear_hello(bt_router *router, bt_time now, uint32_t node, const bt_hello *hello)
+hear_hello(bt_router *router, bt_time now, uint32_t node, const bt_hello *hello, bt_router_actions *out)
 {
     bt_node *self = &router->registry.nodes[node];
 
-    if (hello->role != BT_NODE_DECODE || hello->block_tokens == 0 || hello->sequences == 0) {
+    if (hello->role == BT_NODE_ROUTER || hello->block_tokens == 0 || hello->sequences == 0) {
         router->stats.bad_messages++;
         return;
     }
     if (self->state == BT_NODE_READY && self->hello.epoch != hello->epoch)
-        bt_router_leave_node(router, node);
+        bt_router_leave_node(router, node, out);
     bt_registry_hello(&router->registry, node, hello, now);
 }
 
@@ -22,7 +22,8 @@ find_at_node(bt_router *router, uint32_t node, bt_request_id id)
 {
     bt_request *request = bt_requests_find(&router->requests, id);
 
-    if (request != NULL && request->node == node && request->attempt == id.attempt)
+    if (request != NULL && bt_request_at_node(request) && request->attempt == id.attempt &&
+        (request->node == node || request->prefill == node))
         return request;
     router->stats.late_messages++; // where it still runs, its ABORT or a HELLO is on the way
     return NULL;
@@ -36,18 +37,16 @@ hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply
 
     if (request == NULL)
         return;
-    if (request->state != BT_REQUEST_RESERVING) {
+    if (request->state != BT_REQUEST_RESERVING || request->node != node) {
         router->stats.bad_messages++;
         return;
     }
     if (reply->err == BT_OK) {
-        bt_start *start = &bt_router_say(out, node, BT_MESSAGE_START)->start;
-
-        *start = (bt_start){.request = reply->request, .ticket = reply->ticket};
         request->cached_tokens =
             reply->cached_tokens < request->prompt_count ? reply->cached_tokens : request->prompt_count;
         self->reserving--;
         bt_request_move(request, BT_REQUEST_PREFILLING);
+        bt_remote_begin(router, now, request, &reply->ticket, out);
     } else if (reply->err == BT_ERR_BUSY || reply->err == BT_ERR_CLOSED) {
         self->busy_until = now + 20 * BT_MILLISECOND;
         bt_router_requeue(router, request);
@@ -115,6 +114,61 @@ is_nodes_own_end(const bt_tokens_entry *entry)
            (entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_CLOSED || entry->err == BT_ERR_BUSY));
 }
 
+// The decode node's first news of an answer: the prompt is read, wherever that was.
+static void
+begin_answer(bt_router *router, bt_request *request, const bt_tokens_entry *entry)
+{
+    if (request->prefill == BT_REQUEST_NONE && request->answer_count == 0)
+        bt_registry_measure_prefill(&router->registry, request->node, request->prefill_tokens, entry->phases.prefill);
+    bt_remote_done(router, request);
+    bt_request_move(request, BT_REQUEST_DECODING);
+}
+
+// Is the answer complete as it stands?
+static bt_finish
+finish_of(const bt_request *request)
+{
+    int32_t last = request->ids[request->prompt_count + request->answer_count - 1];
+
+    if (request->answer_count == 0)
+        return BT_FINISH_NONE;
+    for (uint32_t i = 0; i < request->end_count; i++) {
+        if (request->end_ids[i] == last)
+            return BT_FINISH_STOP;
+    }
+    return request->answer_count == request->max_tokens ? BT_FINISH_LENGTH : BT_FINISH_NONE;
+}
+
+// News of a prefill node: the first token, which the decode node will say again, and that the prompt is read; or that it is not.
+static void
+hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
+{
+    bool refused = entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_BUSY || entry->err == BT_ERR_CLOSED);
+
+    give_tokens(router, now, request, entry, out);
+    if (finish_of(request) != BT_FINISH_NONE) { // one token was all: nothing to be fetched, nothing to be replayed
+        bt_router_abort(router, request, out);
+        bt_router_finish(router, now, request, finish_of(request), BT_OK, out);
+        return;
+    }
+    if (entry->finish == BT_FINISH_NONE)
+        return;
+    if (entry->finish == BT_FINISH_LENGTH) {
+        bt_remote_read(router, request, entry);
+        return;
+    }
+    if (refused) // not its failure, and no fault of the request's
+        router->registry.nodes[request->prefill].busy_until = now + 20 * BT_MILLISECOND;
+    else
+        bt_remote_failed(router, request);
+    request->prefill = BT_REQUEST_NONE; // it is over there
+    bt_router_abort(router, request, out);
+    if (refused)
+        bt_router_requeue(router, request);
+    else
+        bt_router_move_on(router, request);
+}
+
 static void
 hear_entry(bt_router *router, bt_time now, uint32_t node, const bt_tokens_entry *from, bt_router_actions *out)
 {
@@ -135,15 +189,24 @@ hear_entry(bt_router *router, bt_time now, uint32_t node, const bt_tokens_entry 
         bt_router_finish(router, now, request, BT_FINISH_ERROR, BT_ERR_PEER, out);
         return;
     }
-    if (entry.count > 0 && request->state == BT_REQUEST_PREFILLING)
-        bt_request_move(request, BT_REQUEST_DECODING);
+    if (request->prefill == node) {
+        hear_prefill(router, now, request, &entry, out);
+        return;
+    }
+    if (from->count > 0 && request->state != BT_REQUEST_DECODING)
+        begin_answer(router, request, &entry);
     give_tokens(router, now, request, &entry, out);
     if (entry.finish == BT_FINISH_NONE)
         return;
+    if (entry.finish == BT_FINISH_ERROR && entry.err == BT_ERR_PEER && request->prefill != BT_REQUEST_NONE) {
+        bt_remote_abort(router, request, out);
+        bt_remote_failed(router, request);
+        bt_router_move_on(router, request);
+        return;
+    }
     if (is_nodes_own_end(&entry)) {
-        request->moves++;
-        router->stats.moves++;
-        bt_router_requeue(router, request);
+        bt_remote_abort(router, request, out);
+        bt_router_move_on(router, request);
     } else {
         bt_router_finish(router, now, request, entry.finish, entry.err, out);
     }
@@ -204,7 +267,7 @@ bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *
     }
     switch (message->kind) {
     case BT_MESSAGE_HELLO:
-        hear_hello(router, now, node, &message->hello);
+        hear_hello(router, now, node, &message->hello, out);
         break;
     case BT_MESSAGE_HEARTBEAT:
         hear_heartbeat(router, now, node, &message->heartbeat, out);

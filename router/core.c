@@ -18,6 +18,8 @@ fill_defaults(bt_router_limits *limits)
         limits->heartbeat = BT_SECOND;
     if (limits->node_silence == 0)
         limits->node_silence = 10 * BT_SECOND;
+    if (limits->remote_tokens_min == 0)
+        limits->remote_tokens_min = 512;
 }
 
 bt_err
@@ -79,9 +81,11 @@ bt_router_say(bt_router_actions *out, uint32_t node, bt_message_kind kind)
 void
 bt_router_abort(bt_router *router, bt_request *request, bt_router_actions *out)
 {
-    if (bt_request_at_node(request))
-        bt_router_say(out, request->node, BT_MESSAGE_ABORT)->abort.request =
-            bt_requests_attempt(&router->requests, request);
+    if (!bt_request_at_node(request))
+        return;
+    bt_router_say(out, request->node, BT_MESSAGE_ABORT)->abort.request =
+        bt_requests_attempt(&router->requests, request);
+    bt_remote_abort(router, request, out);
 }
 
 static void
@@ -89,6 +93,7 @@ leave(bt_router *router, bt_request *request)
 {
     if (request->state == BT_REQUEST_RESERVING)
         router->registry.nodes[request->node].reserving--;
+    bt_remote_done(router, request);
     bt_registry_uncount(&router->registry, request);
 }
 
@@ -97,6 +102,14 @@ bt_router_requeue(bt_router *router, bt_request *request)
 {
     leave(router, request);
     bt_requests_enqueue(&router->requests, request);
+}
+
+void
+bt_router_move_on(bt_router *router, bt_request *request)
+{
+    bt_router_requeue(router, request);
+    request->moves++;
+    router->stats.moves++;
 }
 
 static void
@@ -155,6 +168,7 @@ bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish 
     action->finished.err = err;
     action->finished.usage = (bt_usage){request->prompt_count, request->answer_count, request->cached_tokens};
     action->finished.moves = request->moves;
+    action->finished.degraded = request->degraded;
     action->finished.total = now - request->arrived;
     fill_phases(request, action);
     count_end(router, now, request, finish, err);
@@ -168,17 +182,17 @@ bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish 
 }
 
 void
-bt_router_leave_node(bt_router *router, uint32_t node)
+bt_router_leave_node(bt_router *router, uint32_t node, bt_router_actions *out)
 {
     for (uint32_t i = 0; i < router->requests.capacity; i++) {
         bt_request *request = &router->requests.slots[i];
 
         if (!bt_request_at_node(request) || request->node != node)
             continue;
-        bt_router_requeue(router, request);
-        request->moves++;
-        router->stats.moves++;
+        bt_remote_abort(router, request, out);
+        bt_router_move_on(router, request);
     }
+    bt_remote_leave_node(router, node, out);
 }
 
 static void
@@ -252,11 +266,29 @@ cancel(bt_router *router, bt_time now, const bt_router_event *event, bt_router_a
                      BT_OK, out);
 }
 
+bt_job
+bt_router_job(const bt_router *router, const bt_request *request, bt_time now)
+{
+    bt_job job = {.request = bt_requests_attempt(&router->requests, request),
+                  .ids = request->ids,
+                  .prompt_count = request->prompt_count,
+                  .answer_count = request->answer_count,
+                  .max_tokens = request->max_tokens,
+                  .sampling = &request->sampling,
+                  .prompt_logprobs = request->prompt_logprobs,
+                  .end_count = request->end_count,
+                  .time_left = BT_TIME_NEVER};
+
+    memcpy(job.end_ids, request->end_ids, sizeof job.end_ids);
+    if (request->deadline != BT_TIME_NEVER)
+        job.time_left = request->deadline > now ? request->deadline - now : 0;
+    return job;
+}
+
 static void
 reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_router_actions *out)
 {
     bt_message *message = bt_router_say(out, node, BT_MESSAGE_RESERVE);
-    bt_job *job = &message->reserve;
 
     bt_requests_dequeue(&router->requests, request, BT_REQUEST_RESERVING);
     bt_registry_count(&router->registry, node, request);
@@ -265,18 +297,7 @@ reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_r
         request->placed = now;
     out->action[out->count - 1].request = bt_requests_id(&router->requests, request);
     request->attempt++;
-    *job = (bt_job){.request = bt_requests_attempt(&router->requests, request),
-                    .ids = request->ids,
-                    .prompt_count = request->prompt_count,
-                    .answer_count = request->answer_count,
-                    .max_tokens = request->max_tokens,
-                    .sampling = &request->sampling,
-                    .prompt_logprobs = request->prompt_logprobs,
-                    .end_count = request->end_count,
-                    .time_left = BT_TIME_NEVER};
-    memcpy(job->end_ids, request->end_ids, sizeof job->end_ids);
-    if (request->deadline != BT_TIME_NEVER)
-        job->time_left = request->deadline > now ? request->deadline - now : 0;
+    message->reserve = bt_router_job(router, request, now);
 }
 
 // Gives requests to nodes in order, until the first one finds no room: nobody overtakes it for being smaller.
@@ -288,7 +309,8 @@ place_queued(bt_router *router, bt_time now, bt_router_actions *out)
     while ((request = bt_requests_first(&router->requests)) != NULL) {
         uint32_t node = bt_place_decode(&router->registry, request, router->limits.seed, now);
 
-        if (node == BT_REQUEST_NONE)
+        if (node == BT_REQUEST_NONE ||
+            bt_place_prefill(&router->registry, request, node, request->prompt_count, &router->limits, now).wait)
             return;
         if (!bt_router_room(out)) {
             router->unfinished = true;
@@ -350,7 +372,7 @@ watch_nodes(bt_router *router, bt_time now, bt_router_actions *out)
         bt_node *node = &router->registry.nodes[i];
 
         if (node->state == BT_NODE_READY && now - node->heard > router->limits.node_silence) {
-            bt_router_leave_node(router, i);
+            bt_router_leave_node(router, i, out);
             bt_registry_lost(&router->registry, i);
             bt_registry_met(&router->registry, i, now);
         }
@@ -375,17 +397,17 @@ node_up(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out)
 void
 bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out)
 {
-    bt_router_leave_node(router, node);
+    bt_router_leave_node(router, node, out);
     bt_registry_lost(&router->registry, node);
     node_up(router, now, node, out);
 }
 
 static void
-node_down(bt_router *router, uint32_t node)
+node_down(bt_router *router, uint32_t node, bt_router_actions *out)
 {
     if (router->registry.nodes[node].state == BT_NODE_DOWN)
         return;
-    bt_router_leave_node(router, node);
+    bt_router_leave_node(router, node, out);
     bt_registry_lost(&router->registry, node);
 }
 
@@ -418,7 +440,7 @@ bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_
         node_up(router, now, event->node, out);
         break;
     case BT_ROUTER_NODE_DOWN:
-        node_down(router, event->node);
+        node_down(router, event->node, out);
         break;
     case BT_ROUTER_NODE_BUSY:
         node_busy(router, now, event);
@@ -470,8 +492,8 @@ bt_router_get_stats(const bt_router *router, bt_router_stats *out)
     out->queued = router->requests.queued;
     out->running = router->requests.used - router->requests.queued;
     for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++)
-        counted += (int64_t)router->registry.nodes[i].blocks;
+        counted += (int64_t)(router->registry.nodes[i].blocks + router->registry.nodes[i].prefill_tokens);
     for (uint32_t i = 0; i < router->requests.capacity; i++)
-        at_nodes += router->requests.slots[i].node_blocks;
+        at_nodes += router->requests.slots[i].node_blocks + router->requests.slots[i].prefill_tokens;
     out->leak = counted - at_nodes;
 }

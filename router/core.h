@@ -6,6 +6,9 @@
 //
 // A node that is lost puts its requests back into the queue with the answer they have; they go on elsewhere, or when it is back, and
 // the client sees neither a gap nor a repeat.
+//
+// A decode node comes first; whether a prefill node reads the prompt is decided when the decode node has said what it has of it
+// (place.h). Nodes of both kinds are peers of the same link and say in their HELLO what they are.
 #pragma once
 
 #include "common/wire/message.h"
@@ -24,6 +27,9 @@ typedef struct {
     bt_time heartbeat;           // 0 = 1 s
     bt_time node_silence;        // after which a node counts as lost; 0 = 10 s
     uint64_t seed;               // of the hash that breaks ties between nodes
+    uint32_t remote_tokens_min;  // prompts with fewer tokens to compute stay at the decode node; 0 = 512
+    bool two_weights; // prefill nodes hold other weights than decode nodes: known before the first of them is met
+    bool inexact;     // prompts may be read by whichever weights are at hand (placement.exact: false)
 } bt_router_limits;
 
 // A request, tokenized and checked by the text edge. Arrays and structs are borrowed and copied.
@@ -96,6 +102,7 @@ typedef struct {
             bt_phases phases;
             bt_time ttft, total; // since arrival; ttft 0 when there was no token
             uint32_t moves;      // from node to node
+            bool degraded;       // read by other weights than it should have been: no prefill node could be used
         } finished;
     };
 } bt_router_action;
@@ -129,6 +136,9 @@ typedef struct {
     uint64_t done_stop, done_length, cancelled, failed;
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t moves;         // requests put back because their node was lost
+    uint64_t remote;        // prompts given to prefill nodes
+    uint64_t remote_failed; // of them, not read or not fetched there
+    uint64_t degraded;      // prompts read by other weights than they should have been
     uint64_t late_messages; // for requests that were over
     uint64_t bad_messages;  // out of order, out of limits, or out of place
     uint64_t deadlines_missed;

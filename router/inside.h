@@ -1,4 +1,5 @@
-// What the files of the router's core share: core.c (events of the edge, time) and answer.c (what nodes say). Nobody else includes this.
+// What the files of the router's core share: core.c (events of the edge, time), answer.c (what nodes say) and remote.c (prompts that are
+// read elsewhere than they are answered). Nobody else includes this.
 #pragma once
 
 #include "router/core.h"
@@ -19,8 +20,8 @@ struct bt_router {
     bool unfinished; // the actions were full; a TICK goes on
 };
 
-// Room for one request's worst: an ABORT and a FINISHED.
-#define BT_ROUTER_ACTIONS_SPARE 2
+// Room for one request's worst: two ABORTs and a FINISHED.
+#define BT_ROUTER_ACTIONS_SPARE 3
 
 static inline bool
 bt_router_room(const bt_router_actions *out)
@@ -31,7 +32,7 @@ bt_router_room(const bt_router_actions *out)
 bt_router_action *bt_router_act(bt_router_actions *out, bt_router_action_kind kind);
 bt_message *bt_router_say(bt_router_actions *out, uint32_t node, bt_message_kind kind);
 
-// Tells the node, if one has it, that the request is over for us.
+// Tells the nodes that have it that the request is over for us.
 void bt_router_abort(bt_router *router, bt_request *request, bt_router_actions *out);
 
 // The request leaves its node, if it has one, and goes back into the queue with the answer it has.
@@ -42,10 +43,31 @@ void bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_fi
                       bt_router_actions *out);
 
 // All requests of the node go back into the queue.
-void bt_router_leave_node(bt_router *router, uint32_t node);
+void bt_router_leave_node(bt_router *router, uint32_t node, bt_router_actions *out);
 
 // Leaves a node that has a link and can no longer be believed, and greets it anew: a HELLO voids what it has of ours.
 void bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out);
+
+// The request could not go on where it is, and goes back into the queue, counted as moved.
+void bt_router_move_on(bt_router *router, bt_request *request);
+
+// remote.c
+// The decode node has room: somebody reads the prompt now.
+void bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket,
+                     bt_router_actions *out);
+// The prefill node, if there is one, is told that it is over for us; nobody reads the prompt any more.
+void bt_remote_abort(bt_router *router, bt_request *request, bt_router_actions *out);
+// The prefill node did not read the prompt, or its blocks did not come.
+void bt_remote_failed(bt_router *router, bt_request *request);
+// The answer has begun at the decode node.
+void bt_remote_done(bt_router *router, bt_request *request);
+// The prompt is read and offered.
+void bt_remote_read(bt_router *router, bt_request *request, const bt_tokens_entry *entry);
+// A prefill node is lost.
+void bt_remote_leave_node(bt_router *router, uint32_t node, bt_router_actions *out);
+
+// The job of a request for a node, complete.
+bt_job bt_router_job(const bt_router *router, const bt_request *request, bt_time now);
 
 // answer.c
 void bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *message, bt_router_actions *out);

@@ -19,7 +19,7 @@ has_room(const bt_node *node, uint32_t blocks)
 static bool
 may_take(const bt_node *node, const bt_request *request, uint32_t blocks, bt_time now)
 {
-    if (node->state != BT_NODE_READY || node->hello.draining || node->busy_until > now)
+    if (!bt_node_decodes(node) || node->hello.draining || node->busy_until > now)
         return false;
     if (blocks > node->hello.blocks || request->prompt_count + request->max_tokens > node->hello.context)
         return false;
@@ -46,7 +46,7 @@ bt_place_decode(const bt_registry *registry, const bt_request *request, uint64_t
         const bt_node *node = &registry->nodes[i];
         uint64_t cost, tie;
 
-        if (node->state != BT_NODE_READY || !may_take(node, request, bt_registry_worst_blocks(node, request), now))
+        if (!bt_node_decodes(node) || !may_take(node, request, bt_registry_worst_blocks(node, request), now))
             continue;
         cost = node->blocks + node->requests;
         tie = tie_hash(node, request, seed);
@@ -57,4 +57,93 @@ bt_place_decode(const bt_registry *registry, const bt_request *request, uint64_t
         }
     }
     return best;
+}
+
+// Until something is measured: rates in tokens a second, and how fast blocks travel.
+#define RATE_PREFILL 8000u
+#define RATE_DECODE 2000u
+#define RATE_TRANSFER 200000u
+
+// Microseconds until the node has read its queue and so many tokens more.
+static uint64_t
+reading_time(const bt_node *node, uint64_t tokens)
+{
+    uint64_t rate = node->prefill_rate != 0               ? node->prefill_rate
+                    : node->hello.role == BT_NODE_PREFILL ? RATE_PREFILL
+                                                          : RATE_DECODE;
+
+    return (node->prefill_tokens + tokens) * 1000000 / rate;
+}
+
+// Could this node read the prompt for that one, now or when it has room?
+static bool
+suits(const bt_node *node, const bt_node *decode, const bt_request *request)
+{
+    uint64_t pool = (uint64_t)node->hello.blocks * node->hello.block_tokens;
+
+    return node->state == BT_NODE_READY && node->hello.role == BT_NODE_PREFILL && !node->hello.draining &&
+           node->hello.model == decode->hello.model && node->hello.layout == decode->hello.layout &&
+           request->prompt_count <= node->hello.context && request->prompt_count <= pool;
+}
+
+typedef struct {
+    uint32_t node;
+    uint64_t time, tie;
+    bool failed; // this request before: only where there is no other
+} candidate;
+
+static bool
+is_better(const candidate *a, const candidate *b)
+{
+    if (b->node == BT_REQUEST_NONE || a->failed != b->failed)
+        return b->node == BT_REQUEST_NONE || b->failed;
+    return a->time != b->time ? a->time < b->time : a->tie < b->tie;
+}
+
+// The best prefill node with room; `full` when there are some without.
+static candidate
+find_prefill(const bt_registry *registry, const bt_request *request, const bt_node *decode, uint32_t tokens,
+             uint64_t seed, bt_time now, bool *full)
+{
+    candidate best = {.node = BT_REQUEST_NONE};
+
+    *full = false;
+    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
+        const bt_node *node = &registry->nodes[i];
+        candidate c = {.node = i, .failed = i == request->prefill_failed};
+
+        if (!suits(node, decode, request))
+            continue;
+        if (node->busy_until > now || node->prompts >= node->hello.queue) {
+            *full = true;
+            continue;
+        }
+        c.time = reading_time(node, tokens);
+        c.tie = tie_hash(node, request, seed);
+        if (is_better(&c, &best))
+            best = c;
+    }
+    return best;
+}
+
+bt_prefill_place
+bt_place_prefill(const bt_registry *registry, const bt_request *request, uint32_t decode, uint32_t tokens,
+                 const bt_router_limits *limits, bt_time now)
+{
+    const bt_node *at = &registry->nodes[decode];
+    bool differs = registry->prompt_weights != 0 ? registry->prompt_weights != at->hello.weights : limits->two_weights;
+    bool full;
+    bool must = differs && !limits->inexact;
+    candidate best = find_prefill(registry, request, at, tokens, limits->seed, now, &full);
+    uint64_t there = best.time + (uint64_t)tokens * 1000000 / RATE_TRANSFER;
+
+    if (request->prompt_logprobs || request->prefill_failures >= BT_PREFILL_FAILURES_MAX)
+        return (bt_prefill_place){.node = BT_REQUEST_NONE, .degraded = must};
+    if (must)
+        return (bt_prefill_place){
+            .node = best.node, .wait = best.node == BT_REQUEST_NONE && full, .degraded = best.node == BT_REQUEST_NONE};
+    if (best.node == BT_REQUEST_NONE || best.failed || tokens < limits->remote_tokens_min ||
+        there + there / 8 >= reading_time(at, tokens))
+        return (bt_prefill_place){.node = BT_REQUEST_NONE};
+    return (bt_prefill_place){.node = best.node};
 }

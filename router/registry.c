@@ -12,7 +12,7 @@ bt_registry_met(bt_registry *registry, uint32_t node, bt_time now)
 void
 bt_registry_lost(bt_registry *registry, uint32_t node)
 {
-    assert(registry->nodes[node].requests == 0);
+    assert(registry->nodes[node].requests == 0 && registry->nodes[node].prompts == 0);
     registry->up -= registry->nodes[node].state == BT_NODE_READY;
     registry->nodes[node] = (bt_node){.state = BT_NODE_DOWN};
 }
@@ -29,6 +29,8 @@ bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, b
     self->heard = now;
     self->busy_until = 0;
     self->tokens_number = 0;
+    if (hello->role == BT_NODE_PREFILL)
+        registry->prompt_weights = hello->weights;
 }
 
 uint32_t
@@ -63,6 +65,44 @@ bt_registry_uncount(bt_registry *registry, bt_request *request)
     request->node_blocks = 0;
 }
 
+void
+bt_registry_count_prefill(bt_registry *registry, uint32_t node, bt_request *request, uint32_t tokens)
+{
+    assert(request->prefill_at == BT_REQUEST_NONE);
+    request->prefill_at = node;
+    request->prefill_tokens = tokens;
+    registry->nodes[node].prompts++;
+    registry->nodes[node].prefill_tokens += tokens;
+}
+
+void
+bt_registry_uncount_prefill(bt_registry *registry, bt_request *request)
+{
+    bt_node *self;
+
+    if (request->prefill_at == BT_REQUEST_NONE)
+        return;
+    self = &registry->nodes[request->prefill_at];
+    assert(self->prompts > 0 && self->prefill_tokens >= request->prefill_tokens);
+    self->prompts--;
+    self->prefill_tokens -= request->prefill_tokens;
+    request->prefill_at = BT_REQUEST_NONE;
+    request->prefill_tokens = 0;
+}
+
+// A running mean over some four prompts. Short ones say little: what a step costs by itself is most of them.
+void
+bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration)
+{
+    bt_node *self = &registry->nodes[node];
+    uint64_t rate;
+
+    if (tokens < 64 || duration < BT_MICROSECOND)
+        return;
+    rate = (uint64_t)tokens * 1000000 / (uint64_t)(duration / BT_MICROSECOND) + 1;
+    self->prefill_rate = self->prefill_rate == 0 ? rate : (3 * self->prefill_rate + rate) / 4;
+}
+
 uint32_t
 bt_registry_longest(const bt_registry *registry)
 {
@@ -72,7 +112,7 @@ bt_registry_longest(const bt_registry *registry)
         const bt_hello *hello = &registry->nodes[i].hello;
         uint64_t tokens = (uint64_t)hello->blocks * hello->block_tokens;
 
-        if (registry->nodes[i].state != BT_NODE_READY)
+        if (!bt_node_decodes(&registry->nodes[i]))
             continue;
         tokens = tokens < hello->context ? tokens : hello->context;
         longest = tokens > longest ? tokens : longest;
@@ -84,7 +124,7 @@ bool
 bt_registry_open(const bt_registry *registry)
 {
     for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
-        if (registry->nodes[i].state == BT_NODE_READY && !registry->nodes[i].hello.draining)
+        if (bt_node_decodes(&registry->nodes[i]) && !registry->nodes[i].hello.draining)
             return true;
     }
     return false;

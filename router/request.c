@@ -73,6 +73,9 @@ bt_requests_take(bt_requests *requests)
     *request = (bt_request){.ids = kept.ids,
                             .generation = kept.generation + 1,
                             .node = BT_REQUEST_NONE,
+                            .prefill = BT_REQUEST_NONE,
+                            .prefill_at = BT_REQUEST_NONE,
+                            .prefill_failed = BT_REQUEST_NONE,
                             .next = BT_REQUEST_NONE,
                             .previous = BT_REQUEST_NONE,
                             .scored_next = 1};

@@ -45,6 +45,13 @@ typedef struct {
     uint32_t attempt;     // RESERVEs sent so far
     uint32_t node;        // where it is, BT_REQUEST_NONE while queued
     uint32_t node_blocks; // counted there for it
+    // Where its prompt is read, if not at `node`:
+    uint32_t prefill;        // BT_REQUEST_NONE = nowhere else
+    uint32_t prefill_at;     // where `prefill_tokens` are counted, BT_REQUEST_NONE = nowhere
+    uint32_t prefill_tokens; // still to be computed, as counted
+    uint32_t prefill_failed; // the prefill node that failed it last
+    uint32_t prefill_failures;
+    bool degraded;
     uint32_t cached_tokens, moves;
     bt_phases phases;
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 static uint64_t
-next_cell(uint64_t before, int32_t id)
+next_cell(uint64_t before, int32_t id, uint64_t weights)
 {
-    return bt_mix64(before ^ bt_mix64((uint64_t)id + 1));
+    return bt_mix64(before ^ weights ^ bt_mix64((uint64_t)id + 1));
 }
 
 static bt_token_result
@@ -61,7 +61,7 @@ write_cells(fake_engine *engine, const bt_batch_item *item, uint64_t *attended)
     for (uint32_t p = 0; p < item->position; p++)
         *attended += before = *cell_at(engine, item, p);
     for (uint32_t i = 0; i < item->count; i++)
-        *cell_at(engine, item, item->position + i) = before = next_cell(before, item->ids[i]);
+        *cell_at(engine, item, item->position + i) = before = next_cell(before, item->ids[i], engine->weights);
 }
 
 static uint32_t
@@ -105,7 +105,7 @@ attend(const int32_t *ids, uint32_t count)
     uint64_t cell = 0, attended = 0;
 
     for (uint32_t i = 0; i < count; i++)
-        attended += cell = next_cell(cell, ids[i]);
+        attended += cell = next_cell(cell, ids[i], 0);
     return attended;
 }
 
@@ -113,6 +113,17 @@ bt_token_result
 fake_engine_draw(const int32_t *ids, uint32_t count, uint64_t seed, uint32_t vocab)
 {
     return draw(attend(ids, count), seed, vocab);
+}
+
+bt_token_result
+fake_engine_draw_of(const int32_t *ids, uint32_t prompt, uint32_t count, uint64_t prompt_weights, uint64_t weights,
+                    uint64_t seed, uint32_t vocab)
+{
+    uint64_t cell = 0, attended = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        attended += cell = next_cell(cell, ids[i], i < prompt ? prompt_weights : weights);
+    return draw(attended, seed, vocab);
 }
 
 bt_token_result

@@ -333,6 +333,24 @@ START_TEST(a_source_that_was_restarted_ends_all_that_came_from_it)
 }
 END_TEST
 
+START_TEST(a_source_that_was_restarted_behind_a_cut_link_is_not_read_for_the_one_before)
+{
+    bt_decode_fetch fetch;
+
+    grant(a_job(1, PROMPT, 3));
+    hear(SOURCE, offer(0, 4));
+    fetch = acts->fetch;
+    ck_assert_uint_eq(fetch.epoch, 21);
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_DOWN, .peer = SOURCE});
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_UP, .peer = SOURCE});
+    greet_source(22);
+    ck_assert_int_eq(find_entry(1)->err, BT_ERR_PEER);
+    feed(&(bt_decode_event){.kind = BT_DECODE_FETCHED, .user = fetch.user, .err = BT_ERR_PEER});
+    ck_assert(!acts->has_fetch);
+    expect_idle();
+}
+END_TEST
+
 START_TEST(a_silent_source_counts_as_lost_and_is_greeted_until_it_answers)
 {
     grant(a_job(1, PROMPT, 30));
@@ -429,6 +447,7 @@ main(void)
     tcase_add_test(cases, a_lost_source_ends_what_still_misses_offers);
     tcase_add_test(cases, a_source_out_of_reach_may_still_be_read);
     tcase_add_test(cases, a_source_that_was_restarted_ends_all_that_came_from_it);
+    tcase_add_test(cases, a_source_that_was_restarted_behind_a_cut_link_is_not_read_for_the_one_before);
     tcase_add_test(cases, a_silent_source_counts_as_lost_and_is_greeted_until_it_answers);
     tcase_add_test(cases, an_await_of_an_unknown_prefill_node_ends_at_once);
     tcase_add_test(cases, an_answer_is_replayed_upon_a_fetched_prompt);

@@ -8,7 +8,8 @@
 
 #define TOKENS 256 // enough: more text changed the perplexity of what was made by less than its noise
 #define BLOCK_TOKENS 32
-#define KL_ROWS 32 // of the last positions
+#define KL_ROWS 32      // of the last positions
+#define PAIR_TOKENS 128 // of the first positions, for queries and keys: always these, so that all nodes agree
 
 typedef struct {
     const bt_model *model;
@@ -108,13 +109,13 @@ close_trial(trial *t)
 
 // f32 KV: what is looked at should not carry the cache's own rounding. After a failure close_trial.
 static bt_err
-open_trial(trial *t, const bt_model *model, bt_device *device, uint32_t rows, bt_why *why)
+open_trial(trial *t, const bt_model *model, bt_device *device, uint32_t tokens, uint32_t rows, bt_why *why)
 {
     const bt_model_config *c = &model->config;
     bt_scratch_limits limits = {.rows = rows, .sequences = 1, .threads = bt_device_threads(device)};
     bt_err err;
 
-    *t = (trial){.model = model, .device = device, .tokens = c->context < TOKENS ? c->context : TOKENS};
+    *t = (trial){.model = model, .device = device, .tokens = c->context < tokens ? c->context : tokens};
     limits.tokens = t->tokens;
     t->row = bt_alloc_array(larger(larger(c->hidden, c->ffn), c->heads * c->head_dim), sizeof *t->row);
     if ((err = bt_kv_layout_init(&t->layout, BT_KV_F32, c->layers, c->kv_heads, c->head_dim, BLOCK_TOKENS, c->head_dim,
@@ -263,7 +264,7 @@ watch_attention(void *arg, const bt_attention_args *args)
     trial *t = arg;
     bt_layer_calibration *c = &t->calibration->layers[args->layer];
 
-    for (uint32_t i = 0; i < t->tokens; i++) {
+    for (uint32_t i = 0; i < t->tokens && i < PAIR_TOKENS; i++) {
         const float *q = args->qkv + i * args->qkv_stride;
 
         add_heads(t, args, q, args->heads, args->q_norm, &c->q);
@@ -281,27 +282,31 @@ divide(float *values, uint32_t count, float by)
 
 // Sums become means. The last layer's output side and the head saw the last rows alone.
 static void
-average(const trial *t, uint32_t rows)
+average(const trial *t, bool columns, uint32_t rows)
 {
     bt_calibration *c = t->calibration;
-    float n = (float)t->tokens;
+    float n = (float)t->tokens, pairs = (float)(t->tokens < PAIR_TOKENS ? t->tokens : PAIR_TOKENS);
 
     for (uint32_t i = 0; i < c->layer_count; i++) {
         bt_layer_calibration *layer = &c->layers[i];
         float out = i + 1 == c->layer_count ? (float)rows : n;
 
-        divide(layer->qkv.moment, layer->qkv.cols, n);
-        divide(layer->o.moment, layer->o.cols, out);
-        divide(layer->gate_up.moment, layer->gate_up.cols, out);
-        divide(layer->down.moment, layer->down.cols, out);
-        divide(layer->q.moment, c->pairs, n);
-        divide(layer->k.moment, c->pairs, n);
+        divide(layer->q.moment, c->pairs, pairs);
+        divide(layer->k.moment, c->pairs, pairs);
+        if (columns) {
+            divide(layer->qkv.moment, layer->qkv.cols, n);
+            divide(layer->o.moment, layer->o.cols, out);
+            divide(layer->gate_up.moment, layer->gate_up.cols, out);
+            divide(layer->down.moment, layer->down.cols, out);
+        }
     }
-    divide(c->head.moment, c->head.cols, (float)rows);
+    if (columns) {
+        divide(c->head.moment, c->head.cols, (float)rows);
+    }
 }
 
 bt_err
-bt_calibrate(bt_calibration *calibration, const bt_model *model, bt_device *device, bt_why *why)
+bt_calibrate(bt_calibration *calibration, const bt_model *model, bt_device *device, bool columns, bt_why *why)
 {
     trial t = {0};
     uint32_t rows;
@@ -310,14 +315,15 @@ bt_calibrate(bt_calibration *calibration, const bt_model *model, bt_device *devi
     if ((err = bt_calibration_open(calibration, &model->config)) != BT_OK) {
         return bt_fail(why, err, "calibration: out of memory");
     }
-    if ((err = open_trial(&t, model, device, KL_ROWS, why)) == BT_OK) {
-        rows = t.tokens < KL_ROWS ? t.tokens : KL_ROWS;
+    rows = columns ? KL_ROWS : 0;
+    if ((err = open_trial(&t, model, device, columns ? TOKENS : PAIR_TOKENS, rows, why)) == BT_OK) {
+        rows = t.tokens < rows ? t.tokens : rows;
         t.calibration = calibration;
-        t.forward.watch_linear = watch_linear;
+        t.forward.watch_linear = columns ? watch_linear : NULL;
         t.forward.watch_attention = watch_attention;
         t.forward.watch_arg = &t;
         if ((err = run(&t, rows)) == BT_OK) {
-            average(&t, rows);
+            average(&t, columns, rows);
             bt_equalise(calibration, &model->config);
         } else {
             bt_fail(why, err, "calibration: the run over the built-in text failed (%s)", bt_err_name(err));
@@ -356,8 +362,8 @@ bt_calibrate_divergence(const bt_model *reference, const bt_model *model, bt_dev
     uint32_t rows = KL_ROWS;
     bt_err err;
 
-    if ((err = open_trial(&a, reference, device, KL_ROWS, why)) == BT_OK &&
-        (err = open_trial(&b, model, device, KL_ROWS, why)) == BT_OK) {
+    if ((err = open_trial(&a, reference, device, TOKENS, KL_ROWS, why)) == BT_OK &&
+        (err = open_trial(&b, model, device, TOKENS, KL_ROWS, why)) == BT_OK) {
         rows = a.tokens < rows ? a.tokens : rows;
         if ((err = run(&a, rows)) == BT_OK && (err = run(&b, rows)) == BT_OK) {
             double sum = 0;

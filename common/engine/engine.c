@@ -224,7 +224,7 @@ open_model(bt_engine *engine, bt_why *why)
     bt_log_info("MODEL-CALIBRATE", "reading built-in text for %s%s%s", made ? "weights made at load" : "",
                 made && options->equalise ? " and " : "", options->equalise ? "the K equaliser" : "");
     if ((err = bt_forward_check(engine->model, why)) == BT_OK &&
-        (err = bt_calibrate(&calibration, engine->model, engine->device, why)) == BT_OK && made) {
+        (err = bt_calibrate(&calibration, engine->model, engine->device, made, why)) == BT_OK && made) {
         err = remake_model(engine, &calibration, why);
     }
     if (err == BT_OK && options->equalise && (err = bt_model_equalise(engine->model, &calibration)) != BT_OK) {

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-typedef enum { SMOOTH_NONE, SMOOTH_QKV, SMOOTH_GATE_UP, SMOOTH_DOWN } smoothing;
+typedef enum { SMOOTH_NONE, SMOOTH_QKV, SMOOTH_GATE_UP, SMOOTH_DOWN, SMOOTH_O } smoothing;
 
 // One weight's way: columns times `col_factors`, rows divided by `row_factors`, then the search.
 typedef struct {
@@ -27,6 +27,7 @@ struct bt_requantise {
     bt_arena arena;
     way *ways;              // [plan->weight_count]
     float **norm_factors;   // [2 · layers]: of attention_norm and ffn_norm, NULL = none
+    float **v_factors;      // [layers]: of V's rows, NULL = none
     _Atomic bool no_memory; // a thread of the packer ran out
 };
 
@@ -35,7 +36,7 @@ typedef struct {
     int layer;
     const bt_column_stats *input;
     smoothing smooth;
-    bool is_up;
+    const bt_weight *feeds; // whose input this weight's rows scale: down for up, o for v
 } place;
 
 static place
@@ -48,19 +49,19 @@ place_of(const bt_requantise *r, const bt_weight *weight)
         const bt_layer_calibration *lc = &c->layers[i];
 
         if (weight == &l->q || weight == &l->k || weight == &l->v) {
-            return (place){(int)i, &lc->qkv, SMOOTH_QKV, false};
+            return (place){(int)i, &lc->qkv, SMOOTH_QKV, weight == &l->v ? &l->o : NULL};
         }
         if (weight == &l->gate || weight == &l->up) {
-            return (place){(int)i, &lc->gate_up, SMOOTH_GATE_UP, weight == &l->up};
+            return (place){(int)i, &lc->gate_up, SMOOTH_GATE_UP, weight == &l->up ? &l->down : NULL};
         }
         if (weight == &l->down) {
-            return (place){(int)i, &lc->down, SMOOTH_DOWN, false};
+            return (place){(int)i, &lc->down, SMOOTH_DOWN, NULL};
         }
         if (weight == &l->o) {
-            return (place){(int)i, &lc->o, SMOOTH_NONE, false};
+            return (place){(int)i, &lc->o, SMOOTH_O, NULL};
         }
     }
-    return (place){-1, &c->head, SMOOTH_NONE, false};
+    return (place){-1, &c->head, SMOOTH_NONE, NULL};
 }
 
 static bt_err
@@ -98,16 +99,50 @@ scan_thread(void *arg, uint32_t thread, uint32_t threads)
     bt_free(row);
 }
 
+// All heads of a group read one V: their columns share the largest figure.
+static void
+share_in_groups(const bt_model_config *config, float *columns)
+{
+    uint32_t group = config->heads / config->kv_heads, dim = config->head_dim;
+
+    for (uint32_t first = 0; first < config->heads; first += group) {
+        for (uint32_t d = 0; d < dim; d++) {
+            float most = 0;
+
+            for (uint32_t h = first; h < first + group; h++) {
+                most = columns[h * dim + d] > most ? columns[h * dim + d] : most;
+            }
+            for (uint32_t h = first; h < first + group; h++) {
+                columns[h * dim + d] = most;
+            }
+        }
+    }
+}
+
+// How large a column is for smoothing: between its largest value and its root mean square, since a few tokens at the
+// beginning of a text are many times larger than all others (measured: README).
+static float *
+column_sizes(bt_requantise *r, const bt_column_stats *input)
+{
+    float *sizes = bt_arena_alloc(&r->arena, input->cols * sizeof *sizes);
+
+    for (uint32_t i = 0; sizes != NULL && i < input->cols; i++) {
+        sizes[i] = sqrtf(sqrtf(input->moment[i]) * input->amax[i]);
+    }
+    return sizes;
+}
+
 // The factors of one input, from `input` and the weights that read it. They live in the arena.
 static float *
-smoothing_factors(bt_requantise *r, bt_device *device, const bt_column_stats *input, const bt_weight_job *const *jobs,
-                  uint32_t job_count)
+smoothing_factors(bt_requantise *r, bt_device *device, const bt_column_stats *input, bool in_groups,
+                  const bt_weight_job *const *jobs, uint32_t job_count)
 {
+    float *sizes = column_sizes(r, input);
     uint32_t threads = bt_device_threads(device), cols = input->cols;
     column_scan scan = {jobs, job_count, cols, bt_alloc_array((size_t)threads * cols, sizeof(float)), false};
     float *factors = bt_arena_alloc(&r->arena, cols * sizeof *factors);
 
-    if (scan.amax != NULL && factors != NULL) {
+    if (scan.amax != NULL && factors != NULL && sizes != NULL) {
         bt_device_parallel(device, scan_thread, &scan);
         for (uint32_t t = 1; t < threads; t++) {
             for (uint32_t i = 0; i < cols; i++) {
@@ -116,9 +151,13 @@ smoothing_factors(bt_requantise *r, bt_device *device, const bt_column_stats *in
                 scan.amax[i] = other > scan.amax[i] ? other : scan.amax[i];
             }
         }
-        bt_smoothing_factors(input->amax, scan.amax, cols, factors);
+        if (in_groups) {
+            share_in_groups(&r->model->config, sizes);
+            share_in_groups(&r->model->config, scan.amax);
+        }
+        bt_smoothing_factors(sizes, scan.amax, cols, factors);
     }
-    if (scan.amax == NULL || scan.no_memory) {
+    if (scan.amax == NULL || sizes == NULL || scan.no_memory) {
         factors = NULL;
     }
     bt_free(scan.amax);
@@ -130,12 +169,45 @@ smooths(const bt_requantise *r, const place *at)
 {
     const bt_layer *layer;
 
-    if (r->options->weights != BT_LOAD_W8 || r->options->rough || at->layer < 0) {
+    if (r->options->rough || at->layer < 0) {
+        return false;
+    }
+    if (at->smooth ==
+        SMOOTH_O) { // in both formats, so that nodes which hold one or the other agree about V in the cache
+        return true;
+    }
+    if (r->options->weights != BT_LOAD_W8) {
         return false;
     }
     layer = &r->model->layers[at->layer];
     return (at->smooth == SMOOTH_QKV && layer->attention_norm != NULL) ||
            (at->smooth == SMOOTH_GATE_UP && layer->ffn_norm != NULL) || at->smooth == SMOOTH_DOWN;
+}
+
+// The rows of the weight that feeds `weight` are divided by its column factors: x is act(gate) · up for down, and a mean of
+// V rows for o.
+static bt_err
+divide_rows(bt_requantise *r, const bt_weight *weight, const place *at, float *factors, bt_why *why)
+{
+    const bt_model_config *config = &r->model->config;
+    uint32_t dim = config->head_dim, group = config->heads / config->kv_heads;
+    float *rows = factors;
+
+    if (at->smooth == SMOOTH_O) {
+        if ((rows = bt_arena_alloc(&r->arena, config->kv_heads * dim * sizeof *rows)) == NULL) {
+            return out_of_memory(r, why);
+        }
+        for (uint32_t i = 0; i < config->kv_heads * dim; i++) {
+            rows[i] = factors[i / dim * group * dim + i % dim];
+        }
+        r->v_factors[at->layer] = rows;
+    }
+    for (uint32_t i = 0; i < r->plan->weight_count; i++) {
+        if (place_of(r, r->plan->weights[i].weight).feeds == weight) {
+            r->ways[i].row_factors = rows;
+        }
+    }
+    return BT_OK;
 }
 
 // Parts that read one input lie next to each other in the plan, and share its factors.
@@ -149,23 +221,16 @@ smooth_input(bt_requantise *r, bt_device *device, uint32_t first, uint32_t count
     for (uint32_t i = 0; i < count; i++) {
         jobs[i] = &r->plan->weights[first + i];
     }
-    if ((factors = smoothing_factors(r, device, at.input, jobs, count)) == NULL) {
+    if ((factors = smoothing_factors(r, device, at.input, at.smooth == SMOOTH_O, jobs, count)) == NULL) {
         return out_of_memory(r, why);
     }
     for (uint32_t i = 0; i < count; i++) {
         r->ways[first + i].col_factors = factors;
     }
-    if (at.smooth == SMOOTH_DOWN) { // x is act(gate) · up: dividing up's rows divides x's columns
-        for (uint32_t i = 0; i < r->plan->weight_count; i++) {
-            place other = place_of(r, r->plan->weights[i].weight);
-
-            if (other.layer == at.layer && other.is_up) {
-                r->ways[i].row_factors = factors;
-            }
-        }
-    } else {
-        r->norm_factors[2 * at.layer + (at.smooth == SMOOTH_GATE_UP)] = factors;
+    if (at.smooth == SMOOTH_DOWN || at.smooth == SMOOTH_O) {
+        return divide_rows(r, jobs[0]->weight, &at, factors, why);
     }
+    r->norm_factors[2 * at.layer + (at.smooth == SMOOTH_GATE_UP)] = factors;
     return BT_OK;
 }
 
@@ -263,7 +328,8 @@ plan_ways(bt_requantise *r, bt_device *device, bt_why *why)
 
     r->ways = bt_arena_alloc(&r->arena, r->plan->weight_count * sizeof *r->ways);
     r->norm_factors = bt_arena_alloc(&r->arena, 2 * r->model->config.layers * sizeof *r->norm_factors);
-    if (r->ways == NULL || r->norm_factors == NULL) {
+    r->v_factors = bt_arena_alloc(&r->arena, r->model->config.layers * sizeof *r->v_factors);
+    if (r->ways == NULL || r->norm_factors == NULL || r->v_factors == NULL) {
         return out_of_memory(r, why);
     }
     for (uint32_t i = 0, end; i < r->plan->weight_count && err == BT_OK; i = end) {
@@ -363,6 +429,9 @@ bt_requantise_finish(bt_requantise *r, bt_arena *arena, bt_why *why)
     for (uint32_t i = 0; i < r->model->config.layers && err == BT_OK; i++) {
         fold(r->model->layers[i].attention_norm, r->norm_factors[2 * i], r->model->config.hidden);
         fold(r->model->layers[i].ffn_norm, r->norm_factors[2 * i + 1], r->model->config.hidden);
+        if (r->model->layers[i].v_bias != NULL) {
+            fold(r->model->layers[i].v_bias, r->v_factors[i], r->model->config.kv_heads * r->model->config.head_dim);
+        }
     }
     return err;
 }

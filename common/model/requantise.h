@@ -12,6 +12,6 @@ typedef struct bt_requantise bt_requantise;
 // plan, the calibration and the result live until requantise_close, which comes after packing.
 bt_err bt_requantise_open(bt_requantise **out, bt_plan *plan, bt_model *model, const bt_model_options *options,
                           bt_device *device, bt_why *why);
-// After packing: gives the weights their outliers (memory from `arena`) and folds smoothing into the norms.
+// After packing: gives the weights their outliers (memory from `arena`) and folds smoothing into norms and V's bias.
 bt_err bt_requantise_finish(bt_requantise *requantise, bt_arena *arena, bt_why *why);
 void bt_requantise_close(bt_requantise *requantise); // NULL is fine

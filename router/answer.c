@@ -236,7 +236,7 @@ hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *toke
     self->tokens_number = tokens->number;
     for (uint32_t i = 0; i < tokens->entry_count; i++) {
         hear_entry(router, now, node, &tokens->entries[i], out);
-        if (tokens->entries[i].finish != BT_FINISH_NONE)
+        if (tokens->entries[i].finish != BT_FINISH_NONE && bt_node_decodes(self))
             self->busy_until = 0; // room was given back
     }
 }

@@ -1,0 +1,391 @@
+// Who reads a prompt, and what follows when one of the two nodes fails. Cases are named after reference/peers.md 7 where it has them.
+#include "router/core.h"
+#include "tests/support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CONTEXT 2048
+
+static bt_router *router;
+static bt_router_actions *acts;
+static bt_time now;
+static uint64_t numbers[8]; // of each node's TOKENS
+static int32_t prompt[CONTEXT];
+static uint64_t prefill_weights;
+static const bt_sampling sampling = {.repetition_penalty = 1};
+
+static void
+open_with(bt_router_limits limits)
+{
+    limits.context = CONTEXT;
+    limits.epoch = 1;
+    limits.requests_max = 64;
+    now = BT_SECOND;
+    prefill_weights = 1;
+    memset(numbers, 0, sizeof numbers);
+    acts = calloc(1, sizeof *acts);
+    ck_assert_int_eq(bt_router_open(&router, &limits, NULL), BT_OK);
+}
+
+static void
+teardown(void)
+{
+    bt_router_close(router);
+    free(acts);
+}
+
+static void
+feed(const bt_router_event *event)
+{
+    bt_router_stats stats;
+
+    bt_router_step(router, now, event, acts);
+    bt_router_get_stats(router, &stats);
+    ck_assert_int_eq(stats.leak, 0);
+}
+
+static void
+hear(uint32_t node, bt_message message)
+{
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_MESSAGE, .node = node, .message = &message});
+}
+
+static void
+meet(uint32_t node, bt_node_role role)
+{
+    bt_message hello = {.kind = BT_MESSAGE_HELLO,
+                        .hello = {.role = role,
+                                  .epoch = 100 + node,
+                                  .weights = role == BT_NODE_PREFILL ? prefill_weights : 1,
+                                  .sequences = 32,
+                                  .queue = 32,
+                                  .blocks = 4096,
+                                  .block_tokens = 16,
+                                  .context = CONTEXT}};
+
+    hello.hello.name[0] = (char)('a' + node);
+    numbers[node] = 0;
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_UP, .node = node});
+    hear(node, hello);
+}
+
+static void
+setup(void) // decode node 0, prefill nodes 1 and 2
+{
+    open_with((bt_router_limits){0});
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    meet(2, BT_NODE_PREFILL);
+}
+
+static const bt_router_action *
+find(bt_router_action_kind kind)
+{
+    for (uint32_t i = 0; i < acts->count; i++) {
+        if (acts->action[i].kind == kind)
+            return &acts->action[i];
+    }
+    return NULL;
+}
+
+// The first message of this kind, and to whom.
+static const bt_message *
+sent(bt_message_kind kind, uint32_t *node)
+{
+    for (uint32_t i = 0; i < acts->count; i++) {
+        if (acts->action[i].kind == BT_ROUTER_TO_NODE && acts->action[i].to_node.message.kind == kind) {
+            if (node != NULL)
+                *node = acts->action[i].to_node.node;
+            return &acts->action[i].to_node.message;
+        }
+    }
+    return NULL;
+}
+
+static bool
+sent_to(bt_message_kind kind, uint32_t node)
+{
+    for (uint32_t i = 0; i < acts->count; i++) {
+        if (acts->action[i].kind == BT_ROUTER_TO_NODE && acts->action[i].to_node.message.kind == kind &&
+            acts->action[i].to_node.node == node)
+            return true;
+    }
+    return false;
+}
+
+static bt_request_id
+arrive(uint64_t tag, uint32_t count)
+{
+    bt_router_event event = {.kind = BT_ROUTER_ARRIVED,
+                             .arrival = {.tag = tag,
+                                         .ids = prompt,
+                                         .count = count,
+                                         .sampling = &sampling,
+                                         .max_tokens = 8,
+                                         .deadline = BT_TIME_NEVER}};
+
+    feed(&event);
+    ck_assert_ptr_nonnull(find(BT_ROUTER_ACCEPTED));
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_RESERVE, NULL));
+    return sent(BT_MESSAGE_RESERVE, NULL)->reserve.request;
+}
+
+static void
+grant(uint32_t node, bt_request_id request, uint32_t cached)
+{
+    hear(node, (bt_message){.kind = BT_MESSAGE_TICKET,
+                            .ticket = {.request = request, .ticket = {.epoch = 100 + node}, .cached_tokens = cached}});
+}
+
+// The prefill node that was given the prompt; BT_ROUTER_NODES_MAX = the decode node reads it itself.
+static uint32_t
+place(uint64_t tag, uint32_t count, uint32_t cached)
+{
+    bt_request_id request = arrive(tag, count);
+    uint32_t node = BT_ROUTER_NODES_MAX;
+
+    grant(0, request, cached);
+    if (sent(BT_MESSAGE_PREFILL, &node) != NULL) {
+        ck_assert(sent_to(BT_MESSAGE_AWAIT, 0) && sent(BT_MESSAGE_START, NULL) == NULL);
+        ck_assert_uint_eq(sent(BT_MESSAGE_PREFILL, NULL)->prefill.cached_tokens, cached);
+        ck_assert_uint_eq(sent(BT_MESSAGE_AWAIT, NULL)->await.prefill_epoch, 100 + node);
+    } else {
+        ck_assert(sent_to(BT_MESSAGE_START, 0));
+    }
+    return node;
+}
+
+static void
+say(uint32_t node, bt_tokens_entry entry)
+{
+    hear(node, (bt_message){.kind = BT_MESSAGE_TOKENS, .tokens = {++numbers[node], 1, &entry}});
+}
+
+static bt_request_id
+first_id(uint32_t attempt)
+{
+    return (bt_request_id){0, 1, attempt};
+}
+
+START_TEST(short_prompts_and_those_mostly_cached_stay_at_the_decode_node)
+{
+    ck_assert_uint_eq(place(1, 511, 0), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(2, 1024, 528), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_lt(place(3, 1024, 512), 3);
+}
+END_TEST
+
+START_TEST(a_prompt_goes_where_it_is_read_sooner)
+{
+    uint32_t first = place(1, 1024, 0), second = place(2, 1024, 0);
+
+    ck_assert(first != second && first < 3 && second < 3);
+    // Until both queues are so long that the decode node is faster.
+    for (uint64_t tag = 3; tag < 12; tag++) {
+        if (place(tag, 1024, 0) == BT_ROUTER_NODES_MAX)
+            return;
+    }
+    ck_abort_msg("ever longer queues at prefill nodes");
+}
+END_TEST
+
+START_TEST(prompts_of_one_moment_spread_over_prefill_nodes) // D1, D9
+{
+    uint32_t counts[3] = {0};
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    meet(2, BT_NODE_PREFILL);
+    for (uint64_t tag = 1; tag <= 30; tag++)
+        counts[place(tag, 100, 0)]++;
+    ck_assert(counts[1] == 15 && counts[2] == 15);
+}
+END_TEST
+
+START_TEST(the_first_token_is_given_once_whoever_says_it_first)
+{
+    uint32_t node = place(1, 1024, 0);
+    bt_token_result token = {.id = 5};
+
+    say(node, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_LENGTH});
+    ck_assert(find(BT_ROUTER_TOKENS)->tokens.count == 1 && find(BT_ROUTER_FINISHED) == NULL);
+    say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token});
+    ck_assert_ptr_null(find(BT_ROUTER_TOKENS));
+    say(0,
+        (bt_tokens_entry){.request = first_id(1), .first = 1, .count = 1, .results = &token, .finish = BT_FINISH_STOP});
+    ck_assert_uint_eq(find(BT_ROUTER_FINISHED)->finished.usage.completion_tokens, 2);
+}
+END_TEST
+
+START_TEST(a_lost_prefill_node_sends_its_prompts_elsewhere_with_a_new_ticket)
+{
+    uint32_t node = place(1, 1024, 0), next = 0;
+
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = node});
+    ck_assert(sent_to(BT_MESSAGE_ABORT, 0) && !sent_to(BT_MESSAGE_ABORT, node));
+    ck_assert_uint_eq(sent(BT_MESSAGE_RESERVE, NULL)->reserve.request.attempt, 2);
+    grant(0, first_id(2), 0);
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_PREFILL, &next));
+    ck_assert(next != node && next < 3);
+}
+END_TEST
+
+START_TEST(what_a_lost_prefill_node_had_read_may_still_be_fetched)
+{
+    uint32_t node = place(1, 1024, 0);
+    bt_token_result token = {.id = 5};
+
+    say(node, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_LENGTH});
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = node});
+    ck_assert(!sent_to(BT_MESSAGE_ABORT, 0) && sent(BT_MESSAGE_RESERVE, NULL) == NULL);
+    say(0, (bt_tokens_entry){.request = first_id(1), .finish = BT_FINISH_ERROR, .err = BT_ERR_PEER}); // it was not
+    ck_assert_ptr_null(find(BT_ROUTER_FINISHED));
+    ck_assert_uint_eq(sent(BT_MESSAGE_RESERVE, NULL)->reserve.answer_count, 1); // and the token it has stays
+}
+END_TEST
+
+START_TEST(a_lost_decode_node_frees_the_prefill_node_and_the_answer_goes_on) // A1, A2, A17
+{
+    uint32_t node = 0, next = 0;
+    bt_token_result tokens[2] = {{.id = 5}, {.id = 6}};
+
+    meet(3, BT_NODE_DECODE);
+    arrive(1, 1024);
+    sent(BT_MESSAGE_RESERVE, &node);
+    grant(node, first_id(1), 0);
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_PREFILL, &next));
+    say(next, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = tokens, .finish = BT_FINISH_LENGTH});
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = node});
+    ck_assert(sent_to(BT_MESSAGE_ABORT, next));
+    ck_assert(sent_to(BT_MESSAGE_RESERVE, 3 - node));
+    grant(3 - node, first_id(2), 0);
+    ck_assert_uint_eq(sent(BT_MESSAGE_PREFILL, NULL)->prefill.job.answer_count, 1); // forced, not drawn again
+}
+END_TEST
+
+START_TEST(a_cancel_tells_both_nodes)
+{
+    uint32_t node = place(1, 1024, 0);
+
+    feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = {0, 1, 0}, .reason = BT_FINISH_CANCELLED});
+    ck_assert(sent_to(BT_MESSAGE_ABORT, 0) && sent_to(BT_MESSAGE_ABORT, node));
+}
+END_TEST
+
+START_TEST(a_full_prefill_node_costs_no_move)
+{
+    uint32_t node = place(1, 1024, 0), next = 0;
+
+    say(node, (bt_tokens_entry){.request = first_id(1), .finish = BT_FINISH_ERROR, .err = BT_ERR_BUSY});
+    ck_assert(sent_to(BT_MESSAGE_ABORT, 0) && sent_to(BT_MESSAGE_RESERVE, 0));
+    grant(0, first_id(2), 0);
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_PREFILL, &next));
+    ck_assert_uint_ne(next, node);
+    feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = {0, 1, 0}});
+    ck_assert_uint_eq(find(BT_ROUTER_FINISHED)->finished.moves, 0);
+}
+END_TEST
+
+START_TEST(a_prompt_that_failed_three_times_is_read_at_its_decode_node)
+{
+    bt_request_id request = arrive(1, 1024);
+    uint32_t node = 0;
+
+    for (uint32_t i = 0; i < 3; i++) {
+        grant(0, request, 0);
+        ck_assert_ptr_nonnull(sent(BT_MESSAGE_PREFILL, &node));
+        say(node, (bt_tokens_entry){.request = request, .finish = BT_FINISH_ERROR, .err = BT_ERR_PEER});
+        request.attempt++;
+    }
+    grant(0, request, 0);
+    ck_assert(sent_to(BT_MESSAGE_START, 0));
+}
+END_TEST
+
+START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked)
+{
+    bt_token_result token = {.id = 5};
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true});
+    meet(0, BT_NODE_DECODE);
+    ck_assert_uint_eq(place(1, 20, 0), BT_ROUTER_NODES_MAX);
+    say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
+    ck_assert(find(BT_ROUTER_FINISHED)->finished.degraded);
+}
+END_TEST
+
+START_TEST(inexact_clusters_choose_freely_and_mark_nothing)
+{
+    bt_token_result token = {.id = 5};
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true, .inexact = true});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    ck_assert_uint_eq(place(1, 20, 0), BT_ROUTER_NODES_MAX);
+    say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
+    ck_assert(!find(BT_ROUTER_FINISHED)->finished.degraded);
+    ck_assert_uint_eq(place(2, 1024, 0), 1);
+}
+END_TEST
+
+START_TEST(prefill_nodes_alone_are_no_cluster) // B11
+{
+    bt_router_event event = {
+        .kind = BT_ROUTER_ARRIVED,
+        .arrival = {.ids = prompt, .count = 4, .sampling = &sampling, .max_tokens = 8, .deadline = BT_TIME_NEVER}};
+
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = 0});
+    ck_assert(!bt_router_ready(router));
+    feed(&event);
+    ck_assert_int_eq(find(BT_ROUTER_REJECTED)->rejected.err, BT_ERR_PEER);
+    ck_assert(find(BT_ROUTER_REJECTED)->rejected.retry_after >= BT_SECOND);
+}
+END_TEST
+
+START_TEST(measured_rates_decide)
+{
+    uint32_t node = place(1, 1024, 0);
+    bt_token_result token = {.id = 5};
+
+    // It took a minute: nobody goes there again while the other and the decode node are faster.
+    say(node, (bt_tokens_entry){.request = first_id(1),
+                                .count = 1,
+                                .results = &token,
+                                .finish = BT_FINISH_LENGTH,
+                                .phases.prefill = 60 * BT_SECOND});
+    for (uint64_t tag = 2; tag < 12; tag++)
+        ck_assert_uint_ne(place(tag, 1024, 0), node);
+}
+END_TEST
+
+int
+main(void)
+{
+    Suite *suite = suite_create("router remote");
+    TCase *cases = tcase_create("all");
+
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, short_prompts_and_those_mostly_cached_stay_at_the_decode_node);
+    tcase_add_test(cases, a_prompt_goes_where_it_is_read_sooner);
+    tcase_add_test(cases, prompts_of_one_moment_spread_over_prefill_nodes);
+    tcase_add_test(cases, the_first_token_is_given_once_whoever_says_it_first);
+    tcase_add_test(cases, a_lost_prefill_node_sends_its_prompts_elsewhere_with_a_new_ticket);
+    tcase_add_test(cases, what_a_lost_prefill_node_had_read_may_still_be_fetched);
+    tcase_add_test(cases, a_lost_decode_node_frees_the_prefill_node_and_the_answer_goes_on);
+    tcase_add_test(cases, a_cancel_tells_both_nodes);
+    tcase_add_test(cases, a_full_prefill_node_costs_no_move);
+    tcase_add_test(cases, a_prompt_that_failed_three_times_is_read_at_its_decode_node);
+    tcase_add_test(cases, without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked);
+    tcase_add_test(cases, inexact_clusters_choose_freely_and_mark_nothing);
+    tcase_add_test(cases, prefill_nodes_alone_are_no_cluster);
+    tcase_add_test(cases, measured_rates_decide);
+    suite_add_tcase(suite, cases);
+    return bt_test_run(suite);
+}

@@ -361,6 +361,32 @@ START_TEST(an_engine_that_cannot_be_says_why)
 }
 END_TEST
 
+// The last tensor data of the file become NaNs, as a broken disk or a failed download leaves them.
+START_TEST(weights_that_are_no_numbers_name_the_file)
+{
+    bt_engine_options options = options_of(0);
+    bt_engine *engine = NULL;
+    char path[64];
+    size_t bytes;
+    char *file = bt_test_tiny_gguf(BT_TINY_F32, &bytes);
+    FILE *out;
+    bt_why why = {""};
+
+    snprintf(path, sizeof path, "/tmp/bt-test-engine-%d-nan.gguf", (int)getpid());
+    memset(file + bytes / 2, 0xff, bytes - bytes / 2);
+    out = fopen(path, "wb");
+    ck_assert(out != NULL && fwrite(file, 1, bytes, out) == bytes && fclose(out) == 0);
+    bt_log_set_level(BT_LOG_NONE);
+    options.model = (bt_model_options){.path = path};
+    options.kv_format = BT_KV_F32;
+    ck_assert_int_eq(bt_engine_open(&engine, &options, &why), BT_ERR_INVALID);
+    bt_log_set_level(BT_LOG_ERROR);
+    ck_assert_msg(strstr(why.text, path) != NULL, "%s", why.text);
+    unlink(path);
+    free(file);
+}
+END_TEST
+
 START_TEST(open_survives_every_failing_allocation)
 {
     bt_engine_options options = options_of(1);
@@ -404,6 +430,7 @@ main(void)
     tcase_add_test(all, logits_that_are_no_numbers_are_a_device_error_and_pass);
     tcase_add_test(all, a_plan_that_does_not_fit_names_the_part_and_the_figures);
     tcase_add_test(all, an_engine_that_cannot_be_says_why);
+    tcase_add_test(all, weights_that_are_no_numbers_name_the_file);
     tcase_add_test(all, open_survives_every_failing_allocation);
     tcase_set_timeout(all, 250);
     suite_add_tcase(suite, all);

@@ -24,6 +24,14 @@ function(bt_module name)
     target_link_libraries(bt_${name} PUBLIC bt_flags ${M_DEPS} PRIVATE ${M_LIBS})
 endfunction()
 
+# A target that builds its members.
+function(bt_collect target member)
+    if(NOT TARGET ${target})
+        add_custom_target(${target})
+    endif()
+    add_dependencies(${target} ${member})
+endfunction()
+
 # bt_test(test_pool SOURCES test_pool.c DEPS kv): a check program, run by ctest in the source root.
 function(bt_test name)
     cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
@@ -35,6 +43,9 @@ function(bt_test name)
         set(T_TIMEOUT 300)
     endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" SKIP_RETURN_CODE 77)
+    foreach(label ${T_LABELS}) # so that one label's programs can be built alone
+        bt_collect(tests_${label} ${name})
+    endforeach()
 endfunction()
 
 # bt_fuzz(fuzz_gguf SOURCES fuzz_gguf.c DEPS model): a libFuzzer program (clang), or a corpus replayer elsewhere.
@@ -49,6 +60,7 @@ function(bt_fuzz name)
         target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fuzz/replay.c)
     endif()
     target_link_libraries(${name} PRIVATE bt_flags ${F_DEPS} ${F_LIBS})
+    bt_collect(fuzzers ${name})
 endfunction()
 
 # A folder that has no CMakeLists.txt yet is left out.

@@ -42,10 +42,11 @@ suite() {
     [ "$f" -eq 0 ] || { names_failed+=" ctest-$preset"; grep -vE 'Passed' "$out" | tail -n 80; }
 }
 
-configure() { # PRESET [options]
+configure() { # PRESET [TARGET…]
     local preset=$1
     shift
-    cmake --preset "$preset" -DBT_WERROR=ON -DBT_TESTS=ON ${LAUNCHER:+-DCMAKE_C_COMPILER_LAUNCHER=$LAUNCHER} "$@" >/dev/null && cmake --build --preset "$preset"
+    cmake --preset "$preset" --log-level=ERROR -DBT_WERROR=ON -DBT_TESTS=ON ${LAUNCHER:+-DCMAKE_C_COMPILER_LAUNCHER=$LAUNCHER} >/dev/null &&
+        cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
 echo "installing what is missing …"
@@ -62,8 +63,8 @@ for stage in $stages; do
     unit) suite release ;;
     # Real models are too slow under a sanitizer: the tiny ones stand for them.
     asan) step build-asan configure asan && ASAN_OPTIONS=allocator_may_return_null=1 BATON_MODELS=/none suite asan -LE slow ;;
-    tsan) step build-tsan configure tsan && TSAN_OPTIONS=halt_on_error=1 suite tsan -L threads ;;
-    fuzz) step build-fuzz configure fuzz --log-level=ERROR && step fuzz tests/fuzz/run.sh "${FUZZ_SECONDS:-20}" ;;
+    tsan) step build-tsan configure tsan tests_threads && TSAN_OPTIONS=halt_on_error=1 suite tsan -L threads ;;
+    fuzz) step build-fuzz configure fuzz fuzzers && step fuzz tests/fuzz/run.sh "${FUZZ_SECONDS:-20}" ;;
     e2e) step e2e tests/e2e/run.sh ;;
     real) step real tests/real/run.sh ;;
     *) echo "run.sh: no such stage: $stage"; failed=$((failed + 1)) ;;

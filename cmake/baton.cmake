@@ -8,6 +8,9 @@ target_compile_definitions(bt_flags INTERFACE _GNU_SOURCE)
 if(BT_SANITIZE)
     target_compile_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
     target_link_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE})
+    if(BT_SANITIZE MATCHES "thread" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+        target_compile_options(bt_flags INTERFACE -Wno-tsan) # fences between processes, which TSan cannot follow
+    endif()
 endif()
 if(BT_FUZZ)
     # Every module counts its edges, or a fuzzer sees nothing of what its target calls.

@@ -27,7 +27,7 @@ def ids(*args, prompt='Once upon a time, in a village by the sea,', n=24):
 
 
 answer = run('run', model, '--messages', '-', '--max-tokens', '32', '--json',
-             stdin='[{"role":"user","content":"What is the capital of France?"}]')
+             stdin='[{"role":"user","content":"What is the capital of France? Answer in one sentence."}]')
 check('the model knows the capital of France', 'Paris' in answer['text'], answer['text'])
 check('and stops by itself', answer['finish_reason'] == 'stop', answer['finish_reason'])
 

@@ -74,12 +74,6 @@ bt_sequence_answer(const bt_sequence *sequence)
     return sequence->count - sequence->prompt_count;
 }
 
-static inline bool
-bt_sequence_started(const bt_sequence *sequence)
-{
-    return sequence->state == BT_SEQUENCE_PREFILLING || sequence->state == BT_SEQUENCE_DECODING;
-}
-
 // Does it hold room (blocks, or the promise of them)?
 static inline bool
 bt_sequence_has_room(const bt_sequence *sequence)

@@ -86,14 +86,6 @@ bt_kv_checksum_end(uint64_t sum, size_t bytes)
     return value != 0 ? value : 1;
 }
 
-const char *
-bt_kv_verdict_name(bt_kv_verdict verdict)
-{
-    static const char *const names[] = {"good", "epoch", "generation", "checksum"};
-
-    return verdict <= BT_KV_BAD_CHECKSUM ? names[verdict] : "?";
-}
-
 void
 bt_kv_trailer_clear(const bt_kv_layout *layout, uint8_t *block)
 {

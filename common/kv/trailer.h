@@ -26,7 +26,6 @@ uint64_t bt_kv_checksum_copy(void *restrict to, const void *restrict from, size_
 uint64_t bt_kv_checksum_end(uint64_t sum, size_t bytes);
 
 typedef enum { BT_KV_GOOD, BT_KV_BAD_EPOCH, BT_KV_BAD_GENERATION, BT_KV_BAD_CHECKSUM } bt_kv_verdict;
-const char *bt_kv_verdict_name(bt_kv_verdict verdict); // "good", "epoch", …
 
 static inline bt_kv_trailer *
 bt_kv_trailer_of(const bt_kv_layout *l, uint8_t *block)

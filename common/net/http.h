@@ -73,7 +73,6 @@ bt_str bt_http_body(const bt_http_request *request);
 // Moves the body, with its memory, into `out` (which must hold nothing): for who reads it on another thread.
 void bt_http_take_body(bt_http_request *request, bt_buf *out);
 const char *bt_http_header(const bt_http_request *request, const char *name); // NULL = not there
-const char *bt_http_peer(const bt_http_request *request);                     // "127.0.0.1:40312"
 
 // The application's own pointer, NULL at first.
 void bt_http_set_data(bt_http_request *request, void *data);

@@ -478,12 +478,6 @@ bt_http_header(const bt_http_request *request, const char *name)
     return in_header(request, name);
 }
 
-const char *
-bt_http_peer(const bt_http_request *request)
-{
-    return request->peer;
-}
-
 void
 bt_http_set_data(bt_http_request *request, void *data)
 {

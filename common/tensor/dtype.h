@@ -1,16 +1,8 @@
-// Element types of arrays outside the quantised weight formats (those are common/quant/format.h).
+// The 16-bit float types, to and from f32 (the quantised weight formats are common/quant/format.h).
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
-
-typedef enum { BT_F32, BT_F16, BT_BF16 } bt_dtype;
-
-static inline unsigned
-bt_dtype_bytes(bt_dtype dtype)
-{
-    return dtype == BT_F32 ? 4 : 2;
-}
 
 static inline float
 bt_bf16_to_f32(uint16_t bits)

@@ -216,17 +216,6 @@ bt_ref_sumsq16(const float *x, uint32_t count)
     return bt_ref_dot16(x, x, count);
 }
 
-static inline float
-bt_ref_sum16(const float *x, uint32_t count)
-{
-    float lanes[16] = {0};
-
-    for (uint32_t i = 0; i < (count + 15) / 16 * 16; i++) {
-        lanes[i % 16] += i < count ? x[i] : 0.0f;
-    }
-    return bt_ref_tree16(lanes);
-}
-
 // The largest, NaNs passed over; −inf for none. (Order does not matter but for the sign of a zero, which nothing here
 // depends on.)
 static inline float

@@ -102,17 +102,6 @@ bt_avx512_tree16(__m512 lanes)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-// The largest lane; as bt_avx2_max8.
-BT_AVX512_FN float
-bt_avx512_max16(__m512 lanes)
-{
-    __m256 a = _mm256_max_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
-    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-
-    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
-}
-
 // The first `count` of 16 lanes.
 BT_AVX512_FN __mmask16
 bt_avx512_mask(uint32_t count)

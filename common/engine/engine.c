@@ -100,6 +100,19 @@ plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available
 }
 
 static bt_err
+take_pool(bt_engine *engine, bt_why *why)
+{
+    const bt_engine_options *o = &engine->options;
+
+    if (o->kv_pool != NULL) {
+        return o->kv_pool(o->kv_pool_arg, &engine->layout, engine->plan.blocks, &engine->kv, why);
+    }
+    engine->kv = bt_alloc_pages(engine->plan.kv);
+    return engine->kv != NULL ? BT_OK
+                              : bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
+}
+
+static bt_err
 allocate(bt_engine *engine, size_t available, bt_why *why)
 {
     const bt_model_config *config = &engine->model->config;
@@ -112,11 +125,10 @@ allocate(bt_engine *engine, size_t available, bt_why *why)
     if ((err = bt_kv_layout_init(&engine->layout, o->kv_format, config->layers, config->kv_heads, config->head_dim,
                                  o->kv_block_tokens, config->head_dim, why)) != BT_OK ||
         (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK ||
-        (err = plan_memory(engine, &limits, available, why)) != BT_OK) {
+        (err = plan_memory(engine, &limits, available, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
         return err;
     }
-    engine->kv = bt_alloc_pages(engine->plan.kv);
-    if (engine->kv == NULL || bt_scratch_open(&engine->scratch, config, &limits) != BT_OK) {
+    if (bt_scratch_open(&engine->scratch, config, &limits) != BT_OK) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.total);
     }
     return BT_OK;
@@ -284,7 +296,9 @@ bt_engine_close(bt_engine *engine)
         return;
     }
     bt_scratch_close(&engine->scratch);
-    bt_free_pages(engine->kv, engine->plan.kv);
+    if (engine->options.kv_pool == NULL) {
+        bt_free_pages(engine->kv, engine->plan.kv);
+    }
     bt_model_close(engine->model);
     bt_device_close(engine->device);
     bt_free(engine);

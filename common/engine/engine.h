@@ -21,6 +21,10 @@ typedef struct {
     uint32_t context;         // longest sequence; 0 = the model's
     uint32_t logit_rows_max;  // rows of logits one step may ask for; 0 = max_sequences (eval asks for chunk_tokens)
     size_t memory_max; // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
+    // Who supplies the KV pool's memory, once it is known how much: `blocks` · layout->block_bytes at a 64-byte boundary, zeroed, good until
+    // the engine is closed, and the caller's. NULL = the engine's own. Called at most once in an open; its error ends the open.
+    bt_err (*kv_pool)(void *arg, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why);
+    void *kv_pool_arg;
 } bt_engine_options;
 
 // Loads the model, plans memory (logged as ENGINE-PLAN, four lines), allocates.

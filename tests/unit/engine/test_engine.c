@@ -362,6 +362,58 @@ START_TEST(an_engine_that_cannot_be_says_why)
 END_TEST
 
 // The last tensor data of the file become NaNs, as a broken disk or a failed download leaves them.
+typedef struct {
+    int calls;
+    bt_err err;
+    uint8_t *memory;
+    size_t bytes;
+} lender;
+
+static bt_err
+lend(void *arg, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
+{
+    lender *l = arg;
+
+    l->calls++;
+    if (l->err != BT_OK) {
+        return bt_fail(why, l->err, "no memory to lend");
+    }
+    l->bytes = layout->block_bytes * blocks;
+    l->memory = bt_alloc_pages(l->bytes);
+    *memory = l->memory;
+    return l->memory != NULL ? BT_OK : BT_ERR_NO_MEMORY;
+}
+
+START_TEST(the_pool_may_be_the_callers_memory)
+{
+    bt_engine_options options = options_of(0);
+    lender l = {0};
+    bt_engine *engine = NULL;
+    bt_why why;
+
+    options.kv_blocks = 40;
+    engine = bt_play_open(&options);
+    play(engine, 4, &(bt_play_options){4, 512, false}, &alone);
+    bt_engine_close(engine);
+    options.kv_pool = lend;
+    options.kv_pool_arg = &l;
+    engine = bt_play_open(&options);
+    ck_assert_int_eq(l.calls, 1);
+    ck_assert_uint_eq(l.bytes, 40 * bt_engine_kv_layout(engine)->block_bytes);
+    ck_assert_ptr_eq(bt_engine_kv_pool(engine), l.memory);
+    play(engine, 4, &(bt_play_options){4, 512, false}, &other);
+    expect_same(&alone, &other, 4, "lent memory");
+    bt_engine_close(engine);
+    l.memory[l.bytes - 1] = 1; // still there, and ours
+    bt_free_pages(l.memory, l.bytes);
+    l.err = BT_ERR_UNSUPPORTED;
+    engine = NULL;
+    ck_assert_int_eq(bt_engine_open(&engine, &options, &why), BT_ERR_UNSUPPORTED);
+    ck_assert_str_eq(why.text, "no memory to lend");
+    ck_assert_ptr_null(engine);
+}
+END_TEST
+
 START_TEST(weights_that_are_no_numbers_name_the_file)
 {
     bt_engine_options options = options_of(0);
@@ -430,6 +482,7 @@ main(void)
     tcase_add_test(all, logits_that_are_no_numbers_are_a_device_error_and_pass);
     tcase_add_test(all, a_plan_that_does_not_fit_names_the_part_and_the_figures);
     tcase_add_test(all, an_engine_that_cannot_be_says_why);
+    tcase_add_test(all, the_pool_may_be_the_callers_memory);
     tcase_add_test(all, weights_that_are_no_numbers_name_the_file);
     tcase_add_test(all, open_survives_every_failing_allocation);
     tcase_set_timeout(all, 250);

@@ -32,7 +32,7 @@ limits_of(const bt_decode_node_options *options, const bt_engine *engine)
     const bt_kv_layout *layout = bt_engine_kv_layout(engine);
     bt_decode_limits limits = {
         .epoch = options->epoch,
-        .model = model->digest,
+        .model = model->family,
         .weights = model->digest,
         .layout = bt_kv_layout_fingerprint(layout),
         .sequences = options->max_sequences,

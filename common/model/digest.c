@@ -48,3 +48,21 @@ bt_model_digest(const bt_plan *plan, const bt_model_options *options)
     }
     return digest;
 }
+
+uint64_t
+bt_model_family(const bt_plan *plan, const bt_model_options *options)
+{
+    bool made = options->weights == BT_LOAD_W8 || options->weights == BT_LOAD_Q4;
+    uint8_t choices[] = {options->equalise,
+                         made && !options->rough}; // V's rows are divided where O's columns are smoothed
+    uint64_t digest = add(1, plan->arch->name, strlen(plan->arch->name));
+
+    digest = add(digest, choices, sizeof choices);
+    for (uint32_t i = 0; i < plan->weight_count; i++) {
+        digest = add_tensor(digest, &plan->weights[i].tensor);
+    }
+    for (uint32_t i = 0; i < plan->vector_count; i++) {
+        digest = add_tensor(digest, &plan->vectors[i].tensor);
+    }
+    return digest;
+}

@@ -8,3 +8,6 @@
 #include "common/model/plan.h"
 
 uint64_t bt_model_digest(const bt_plan *plan, const bt_model_options *options);
+
+// Names what the caches of a model hold: as above without formats, but with what options change about keys and values.
+uint64_t bt_model_family(const bt_plan *plan, const bt_model_options *options);

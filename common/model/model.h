@@ -59,6 +59,9 @@ typedef struct bt_model {
     bt_tokenizer *tokenizer; // NULL when the source has none
     size_t weight_bytes;     // all of it, as planned and allocated
     uint64_t digest;         // of the source's tensor bytes sampled and the load options: names the weights in KV keys
+    // Of the source and of what the numbers in the KV cache mean: models with the same family read each other's caches, whatever their
+    // weights (w8 and q4 divide V's rows by the same factors; a file's own weights do not).
+    uint64_t family;
     struct bt_model_memory *memory; // owner of everything above
 } bt_model;
 
@@ -83,3 +86,7 @@ typedef struct {
 // Errors are one line that names the file, the tensor or key, and what was expected.
 bt_err bt_model_open(bt_model **out, const bt_model_options *options, bt_device *device, bt_why *why);
 void bt_model_close(bt_model *model);
+
+// The digest and the family that a model opened with these options would have, without loading it: what a decode node expects of its
+// prefill nodes. Reads the file's head and samples of its tensors.
+bt_err bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *family, bt_why *why);

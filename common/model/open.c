@@ -128,6 +128,7 @@ load(bt_model *model, const bt_source *source, const bt_model_options *options, 
         return err;
     }
     model->digest = bt_model_digest(&plan, options);
+    model->family = bt_model_family(&plan, options);
     log_model(model, &plan, options, (double)(bt_time_now() - begin) / (double)BT_SECOND);
     bt_plan_close(&plan);
     return BT_OK;
@@ -152,5 +153,29 @@ bt_model_open(bt_model **out, const bt_model_options *options, bt_device *device
     if (err == BT_OK) {
         *out = model;
     }
+    return err;
+}
+
+bt_err
+bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *family, bt_why *why)
+{
+    bt_source source = {0};
+    bt_plan plan = {0};
+    bt_model *model;
+    bt_err err;
+
+    if ((err = bt_source_open(&source, options->path, why)) != BT_OK) {
+        return err;
+    }
+    if ((model = new_model()) == NULL) {
+        err = out_of_memory(options, why);
+    } else if ((err = bt_model_outline(&plan, model, &source, options->weights, options->w8_act_block,
+                                       &model->memory->arena, why)) == BT_OK) {
+        *digest = bt_model_digest(&plan, options);
+        *family = bt_model_family(&plan, options);
+    }
+    bt_plan_close(&plan);
+    bt_model_close(model);
+    bt_source_close(&source);
     return err;
 }

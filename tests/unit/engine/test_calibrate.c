@@ -92,6 +92,38 @@ START_TEST(weights_made_at_load_are_near_the_files_own)
 }
 END_TEST
 
+// What a node may know about the weights of others without loading them.
+START_TEST(models_that_read_each_others_caches_are_of_one_family)
+{
+    static const bt_load_weights ways[] = {BT_LOAD_KEEP, BT_LOAD_W8, BT_LOAD_Q4};
+    bt_device *device = open_device(2);
+    bt_model *model[3] = {open_model(device, BT_LOAD_KEEP, NULL)};
+    uint64_t digest, family, family_even;
+    bt_calibration calibration;
+
+    ck_assert_int_eq(bt_calibrate(&calibration, model[0], device, true, NULL), BT_OK);
+    for (int i = 1; i < 3; i++) {
+        model[i] = open_model(device, ways[i], &calibration);
+        ck_assert_uint_ne(model[i]->digest, model[i - 1]->digest);
+    }
+    ck_assert_uint_eq(model[1]->family, model[2]->family);
+    ck_assert_uint_ne(model[0]->family, model[1]->family); // only made weights divide V
+    for (int i = 0; i < 3; i++) {
+        bt_model_options options = {.path = path, .weights = ways[i]};
+
+        ck_assert_int_eq(bt_model_foresee(&options, &digest, &family, NULL), BT_OK);
+        ck_assert_uint_eq(digest, model[i]->digest);
+        ck_assert_uint_eq(family, model[i]->family);
+        options.equalise = true;
+        ck_assert_int_eq(bt_model_foresee(&options, &digest, &family_even, NULL), BT_OK);
+        ck_assert_uint_ne(family, family_even);
+        bt_model_close(model[i]);
+    }
+    bt_calibration_close(&calibration);
+    bt_device_close(device);
+}
+END_TEST
+
 // What only the equaliser asks for is less work, and tells it the same.
 START_TEST(shifts_are_the_same_with_and_without_column_figures)
 {
@@ -212,6 +244,7 @@ main(void)
     tcase_add_unchecked_fixture(all, write_model, remove_model);
     tcase_add_test(all, figures_are_positive_and_do_not_depend_on_threads);
     tcase_add_test(all, weights_made_at_load_are_near_the_files_own);
+    tcase_add_test(all, models_that_read_each_others_caches_are_of_one_family);
     tcase_add_test(all, shifts_are_the_same_with_and_without_column_figures);
     tcase_add_test(all, weights_are_not_made_without_a_calibration);
     tcase_add_test(all, a_large_pair_is_divided_and_its_query_multiplied);

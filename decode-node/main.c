@@ -1,7 +1,7 @@
 #include "decode-node/main.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "decode-node/worker.h"
+#include "common/node/worker.h"
 
 #include <assert.h>
 #include <string.h>
@@ -18,8 +18,9 @@ struct bt_decode_node {
 };
 
 static bt_err
-run_step(void *arg, const bt_decode_batch *batch)
+run_step(void *arg, const void *step)
 {
+    const bt_decode_batch *batch = step;
     bt_step_result result = batch->result;
 
     return bt_engine_step(arg, batch->items, batch->count, &result);

@@ -1,5 +1,5 @@
 // The hand-over between loop and engine thread. Run it under TSan too: the counts below are written without a lock on purpose.
-#include "decode-node/worker.h"
+#include "common/node/worker.h"
 #include "tests/support/test.h"
 
 #include <sys/eventfd.h>
@@ -12,13 +12,13 @@ typedef struct {
 } seen;
 
 static bt_err
-run(void *arg, const bt_decode_batch *batch)
+run(void *arg, const void *batch)
 {
     seen *s = arg;
 
     s->steps++;
-    s->last_count = batch->count;
-    return batch->count % 7 == 0 ? BT_ERR_DEVICE : BT_OK;
+    s->last_count = *(const uint32_t *)batch;
+    return s->last_count % 7 == 0 ? BT_ERR_DEVICE : BT_OK;
 }
 
 static void
@@ -32,7 +32,7 @@ START_TEST(each_step_is_run_and_taken_once)
     seen s = {.wakes = eventfd(0, 0)};
     bt_worker *worker;
     bt_worker_calls calls = {run, wake, &s, &s};
-    bt_decode_batch batch = {0};
+    uint32_t batch = 0;
 
     ck_assert_int_eq(bt_worker_open(&worker, &calls), BT_OK);
     for (uint32_t i = 1; i <= 2000; i++) {
@@ -40,7 +40,7 @@ START_TEST(each_step_is_run_and_taken_once)
         bt_err err = BT_ERR_BUG;
         bt_time duration = -1;
 
-        batch.count = i;
+        batch = i;
         bt_worker_begin(worker, &batch);
         ck_assert_int_eq(eventfd_read(s.wakes, &count), 0);
         ck_assert(bt_worker_take(worker, &err, &duration));
@@ -60,7 +60,7 @@ START_TEST(closing_waits_for_the_step_that_runs)
     seen s = {.wakes = eventfd(0, 0)};
     bt_worker *worker;
     bt_worker_calls calls = {run, wake, &s, &s};
-    bt_decode_batch batch = {.count = 1};
+    uint32_t batch = 1;
 
     for (int i = 0; i < 200; i++) {
         ck_assert_int_eq(bt_worker_open(&worker, &calls), BT_OK);

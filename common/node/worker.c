@@ -1,4 +1,4 @@
-#include "decode-node/worker.h"
+#include "common/node/worker.h"
 #include "common/base/mem.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@ struct bt_worker {
     // Under the lock:
     worker_state state;
     bool closing;
-    const bt_decode_batch *batch;
+    const void *batch;
     bt_err err;
     bt_time duration;
 };
@@ -96,7 +96,7 @@ bt_worker_close(bt_worker *worker)
 }
 
 void
-bt_worker_begin(bt_worker *worker, const bt_decode_batch *batch)
+bt_worker_begin(bt_worker *worker, const void *batch)
 {
     pthread_mutex_lock(&worker->lock);
     assert(worker->state == IDLE);

@@ -1,3 +1,4 @@
+#include "common/node/bundle.h"
 #include "common/node/loopback.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -111,6 +112,47 @@ START_TEST(a_closed_end_is_down_after_its_last_message)
 }
 END_TEST
 
+START_TEST(a_bundle_numbers_its_members_and_hears_them_in_turns)
+{
+    bt_link *near[3], *far[3], *all;
+    bt_link_event event;
+    uint32_t heard[3] = {0}, ups = 0;
+
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(bt_loopback_open(&near[i], &far[i], 4096), BT_OK);
+    ck_assert_int_eq(bt_bundle_open(&all, near, 3), BT_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        bt_message beat = a_heartbeat(i);
+
+        ck_assert_int_eq(bt_link_send(all, i, &beat), BT_OK);
+        ck_assert_int_eq(bt_link_send(far[i], 0, &beat), BT_OK);
+        ck_assert_int_eq(bt_link_send(far[i], 0, &beat), BT_OK);
+    }
+    ck_assert_int_eq(bt_link_send(all, 3, &(bt_message){.kind = BT_MESSAGE_HEARTBEAT}), BT_ERR_PEER);
+    for (int i = 0; i < 9; i++) {
+        ck_assert(bt_link_pending(all) && bt_link_receive(all, &event));
+        if (event.kind == BT_LINK_UP) {
+            ups |= 1u << event.peer;
+        } else {
+            ck_assert_uint_eq(event.message->heartbeat.number, event.peer);
+            heard[event.peer]++;
+        }
+        ck_assert_int_eq(ups == 7, i >= 2); // nobody is heard twice before all were heard
+    }
+    ck_assert(heard[0] == 2 && heard[1] == 2 && heard[2] == 2 && !bt_link_pending(all));
+    bt_link_close(far[1]);
+    ck_assert(bt_link_receive(all, &event) && event.kind == BT_LINK_DOWN && event.peer == 1);
+    for (int i = 0; i < 3; i += 2) {
+        expect_up(far[i]);
+        ck_assert(bt_link_receive(far[i], &event) && event.message->heartbeat.number == (uint64_t)i);
+    }
+    bt_link_close(all);
+    ck_assert(bt_link_receive(far[0], &event) && event.kind == BT_LINK_DOWN);
+    bt_link_close(far[0]);
+    bt_link_close(far[2]);
+}
+END_TEST
+
 START_TEST(opening_survives_the_loss_of_any_allocation)
 {
     long live = bt_mem_live();
@@ -142,6 +184,7 @@ main(void)
     tcase_add_test(all, messages_arrive_in_order_and_whole);
     tcase_add_test(all, a_full_ring_refuses_jobs_and_still_takes_the_rest);
     tcase_add_test(all, a_closed_end_is_down_after_its_last_message);
+    tcase_add_test(all, a_bundle_numbers_its_members_and_hears_them_in_turns);
     tcase_add_test(all, opening_survives_the_loss_of_any_allocation);
     suite_add_tcase(suite, all);
     return bt_test_run(suite);

@@ -2,6 +2,7 @@
 #include "common/base/mem.h"
 #include "decode-node/fetch.h"
 #include "decode-node/inside.h"
+#include "decode-node/source.h"
 
 #include <assert.h>
 #include <string.h>
@@ -276,26 +277,36 @@ expire_deadlines(bt_decode_core *core, bt_time now)
     }
 }
 
-// The sweep of leases rides on the heartbeat: a timer of our own, not traffic.
+void
+bt_decode_beat(bt_decode_core *core, bt_decode_actions *out, uint32_t peer)
+{
+    bt_decode_say(core, out, peer, BT_MESSAGE_HEARTBEAT)->heartbeat =
+        (bt_heartbeat){.number = core->heartbeats,
+                       .tokens_number = core->peers[peer].tokens_number,
+                       .running = core->sequences.with_room,
+                       .queued = core->sequences.queued,
+                       .blocks_free = bt_kv_pool_available(core->room.pool),
+                       .source_count = core->source_count,
+                       .sources = core->sources};
+}
+
+// The sweep of leases rides on the heartbeat: a timer of our own, not traffic. A change of sources does not wait for it.
 static void
 beat(bt_decode_core *core, bt_time now, bt_decode_actions *out)
 {
-    if (core->next_heartbeat > now)
-        return;
-    core->next_heartbeat = now + core->limits.heartbeat;
-    core->heartbeats++;
-    expire_leases(core, now);
-    bt_fetch_beat(core, now);
-    for (uint32_t peer = 0; peer < BT_DECODE_ROUTERS_MAX; peer++) {
-        if (core->peers[peer].known) {
-            bt_message *message = bt_decode_say(core, out, peer, BT_MESSAGE_HEARTBEAT);
+    bool due = core->next_heartbeat <= now;
 
-            message->heartbeat = (bt_heartbeat){.number = core->heartbeats,
-                                                .tokens_number = core->peers[peer].tokens_number,
-                                                .running = core->sequences.with_room,
-                                                .queued = core->sequences.queued,
-                                                .blocks_free = bt_kv_pool_available(core->room.pool)};
-        }
+    if (due) {
+        core->next_heartbeat = now + core->limits.heartbeat;
+        core->heartbeats++;
+        expire_leases(core, now);
+        bt_fetch_beat(core, now);
+    }
+    if (!bt_source_list(core) && !due)
+        return;
+    for (uint32_t peer = 0; peer < BT_DECODE_ROUTERS_MAX; peer++) {
+        if (core->peers[peer].known)
+            bt_decode_beat(core, out, peer);
     }
 }
 
@@ -391,6 +402,10 @@ bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *ev
     case BT_DECODE_FETCHED:
         bt_fetch_done(core, now, event->user, event->err, event->good);
         break;
+    case BT_DECODE_SOURCE:
+        assert(event->peer >= BT_DECODE_ROUTERS_MAX);
+        bt_source_proved(core, event->peer, event->epoch, event->up);
+        break;
     case BT_DECODE_DRAIN:
         drain(core, out);
         break;
@@ -437,6 +452,7 @@ bt_decode_core_get_stats(const bt_decode_core *core, bt_decode_stats *out)
         out->decoding += state == BT_SEQUENCE_DECODING;
         out->ending += state == BT_SEQUENCE_ENDING;
     }
+    out->sources = core->source_count;
     out->blocks = bt_kv_pool_blocks(core->room.pool);
     out->blocks_free = bt_kv_pool_free(core->room.pool);
     out->blocks_cached = bt_kv_pool_idle(core->room.pool);

@@ -16,7 +16,7 @@
 #include "common/wire/message.h"
 
 #define BT_DECODE_ROUTERS_MAX 16
-#define BT_DECODE_SOURCES_MAX 64 // prefill nodes
+#define BT_DECODE_SOURCES_MAX BT_SOURCES_MAX // prefill nodes
 #define BT_DECODE_PEERS_MAX (BT_DECODE_ROUTERS_MAX + BT_DECODE_SOURCES_MAX)
 #define BT_DECODE_ACTIONS_MAX 512
 
@@ -48,18 +48,23 @@ typedef enum {
     BT_DECODE_MESSAGE,
     BT_DECODE_STEPPED, // the step that was begun is over; results are where its batch said
     BT_DECODE_FETCHED, // a fetch is over: nothing touches its landing blocks any more
+    // A prefill node's memory was connected and a real block of it found good, or that is lost. Routers hear of it at once and send
+    // prompts by way of such nodes alone. A link that goes or a HELLO of another epoch needs no event of its own.
+    BT_DECODE_SOURCE,
     BT_DECODE_DRAIN,
     BT_DECODE_TICK,
 } bt_decode_event_kind;
 
 typedef struct {
     bt_decode_event_kind kind;
-    uint32_t peer;             // LINK_…, MESSAGE: < BT_DECODE_PEERS_MAX
+    uint32_t peer;             // LINK_…, MESSAGE: < BT_DECODE_PEERS_MAX; SOURCE: ≥ BT_DECODE_ROUTERS_MAX
     const bt_message *message; // MESSAGE
     bt_err err;                // STEPPED, FETCHED
     bt_time duration;          // STEPPED: how long the step took
     uint64_t user;             // FETCHED: as in the action
     uint32_t good;             // FETCHED with an err: so many of its first blocks are here and good
+    uint64_t epoch;            // SOURCE: of the program that was proved or lost
+    bool up;                   // SOURCE
 } bt_decode_event;
 
 // What the engine shall do. All of it is the core's memory, unchanged until STEPPED: the engine thread may read it meanwhile.
@@ -107,6 +112,7 @@ bt_time bt_decode_core_next_deadline(const bt_decode_core *core);
 typedef struct {
     // Now:
     uint32_t waiting, granted, fetching, prefilling, decoding, ending;
+    uint32_t sources; // prefill nodes that can be fetched from
     uint32_t blocks, blocks_free,
         blocks_cached;        // free: on no table and in no cache; cached: in the prefix cache and unheld
     uint32_t blocks_promised; // granted and not yet taken

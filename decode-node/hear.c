@@ -14,6 +14,8 @@ hear_hello(bt_decode_core *core, bt_time now, uint32_t peer, const bt_hello *hel
     core->peers[peer] =
         (bt_decode_peer){.up = true, .known = true, .epoch = hello->epoch, .lease_end = now + core->limits.lease};
     bt_decode_greet(core, out, peer);
+    if (core->source_count > 0)
+        bt_decode_beat(core, out, peer); // a router that knew no sources would place prompts as if there were none
 }
 
 static bool

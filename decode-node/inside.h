@@ -11,6 +11,7 @@ typedef struct {
     bool up;    // the link
     bool known; // it said HELLO: it may have sequences here
     uint64_t epoch;
+    uint64_t proved;        // of a prefill node: epoch of the program whose memory can be read; 0 = none
     bt_time lease_end;      // of a router; for a prefill node: when it counts as lost
     uint64_t tokens_number; // of the last TOKENS message since our HELLO
     char name[BT_NODE_NAME_MAX];
@@ -40,6 +41,8 @@ struct bt_decode_core {
     bool unfinished; // the sends were full; a TICK goes on
     bt_time last_step, next_heartbeat, next_expiry;
     uint64_t heartbeats;
+    uint64_t sources[BT_SOURCES_MAX]; // as routers were told last
+    uint32_t source_count;
 
     // News of this call, sent at its end: one TOKENS message a router.
     bt_tokens_entry *news, *sorted; // [news_max]
@@ -49,6 +52,7 @@ struct bt_decode_core {
 
 bt_message *bt_decode_say(bt_decode_core *core, bt_decode_actions *out, uint32_t peer, bt_message_kind kind);
 void bt_decode_greet(bt_decode_core *core, bt_decode_actions *out, uint32_t peer);
+void bt_decode_beat(bt_decode_core *core, bt_decode_actions *out, uint32_t peer);
 
 // The sequence whose room the ticket names; NULL when that is over.
 bt_sequence *bt_decode_by_ticket(bt_decode_core *core, const bt_ticket *ticket);

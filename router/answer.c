@@ -246,7 +246,7 @@ hear_heartbeat(bt_router *router, bt_time now, uint32_t node, const bt_heartbeat
 {
     bt_node *self = &router->registry.nodes[node];
 
-    self->load = *heartbeat;
+    bt_registry_heartbeat(&router->registry, node, heartbeat);
     if (heartbeat->tokens_number > self->tokens_number)
         hear_gap(router, now, node, out);
 }

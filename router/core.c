@@ -20,6 +20,8 @@ fill_defaults(bt_router_limits *limits)
         limits->node_silence = 10 * BT_SECOND;
     if (limits->remote_tokens_min == 0)
         limits->remote_tokens_min = 512;
+    if (limits->degrade_after == 0)
+        limits->degrade_after = 2 * BT_SECOND;
 }
 
 bt_err
@@ -37,7 +39,7 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
         return bt_fail(why, BT_ERR_NO_MEMORY, "router: out of memory");
     router->limits = *limits;
     fill_defaults(&router->limits);
-    router->next_expiry = BT_TIME_NEVER;
+    router->next_expiry = router->unpaired_since = BT_TIME_NEVER;
     router->between_ends = BT_SECOND;
     if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK) {
         bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u requests of %u tokens", router->limits.requests_max,
@@ -300,6 +302,18 @@ reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_r
     message->reserve = bt_router_job(router, request, now);
 }
 
+bool
+bt_router_may_degrade(bt_router *router, bt_time now)
+{
+    if (bt_registry_paired(&router->registry)) {
+        router->unpaired_since = BT_TIME_NEVER;
+        return true;
+    }
+    if (router->unpaired_since == BT_TIME_NEVER)
+        router->unpaired_since = now;
+    return now - router->unpaired_since >= router->limits.degrade_after;
+}
+
 // Gives requests to nodes in order, until the first one finds no room: nobody overtakes it for being smaller.
 static void
 place_queued(bt_router *router, bt_time now, bt_router_actions *out)
@@ -307,16 +321,15 @@ place_queued(bt_router *router, bt_time now, bt_router_actions *out)
     bt_request *request;
 
     while ((request = bt_requests_first(&router->requests)) != NULL) {
-        uint32_t node = bt_place_decode(&router->registry, request, router->limits.seed, now);
+        bt_decode_place place = bt_place_decode(&router->registry, request, &router->limits, now);
 
-        if (node == BT_REQUEST_NONE ||
-            bt_place_prefill(&router->registry, request, node, request->prompt_count, &router->limits, now).wait)
+        if (place.node == BT_REQUEST_NONE || (place.unpaired && !bt_router_may_degrade(router, now)))
             return;
         if (!bt_router_room(out)) {
             router->unfinished = true;
             return;
         }
-        reserve(router, now, node, request, out);
+        reserve(router, now, place.node, request, out);
     }
 }
 
@@ -368,6 +381,8 @@ watch_nodes(bt_router *router, bt_time now, bt_router_actions *out)
         return;
     router->next_heartbeat = now + router->limits.heartbeat;
     router->heartbeats++;
+    bt_router_may_degrade(router,
+                          now); // so that the time counts from when it was seen, and not from the next request on
     for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
         bt_node *node = &router->registry.nodes[i];
 
@@ -467,6 +482,10 @@ bt_router_next_deadline(const bt_router *router)
 
     if (router->unfinished)
         return 0;
+    if (router->requests.queued > 0 && router->unpaired_since != BT_TIME_NEVER &&
+        router->unpaired_since + router->limits.degrade_after > router->last_step &&
+        router->unpaired_since + router->limits.degrade_after < next)
+        next = router->unpaired_since + router->limits.degrade_after;
     for (uint32_t i = 0; router->requests.queued > 0 && i < BT_ROUTER_NODES_MAX; i++) {
         bt_time until = router->registry.nodes[i].busy_until;
 

@@ -28,6 +28,7 @@ typedef struct {
     bt_time node_silence;        // after which a node counts as lost; 0 = 10 s
     uint64_t seed;               // of the hash that breaks ties between nodes
     uint32_t remote_tokens_min;  // prompts with fewer tokens to compute stay at the decode node; 0 = 512
+    bt_time degrade_after;       // without a prefill node that must read a prompt: so long it waits for one; 0 = 2 s
     bool two_weights; // prefill nodes hold other weights than decode nodes: known before the first of them is met
     bool inexact;     // prompts may be read by whichever weights are at hand (placement.exact: false)
 } bt_router_limits;

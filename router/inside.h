@@ -17,7 +17,8 @@ struct bt_router {
     bt_time last_end;    // of a request that ran to its end
     bt_time between_ends;
     uint64_t heartbeats;
-    bool unfinished; // the actions were full; a TICK goes on
+    bt_time unpaired_since; // no decode node can fetch from any prefill node; BT_TIME_NEVER while one can
+    bool unfinished;        // the actions were full; a TICK goes on
 };
 
 // Room for one request's worst: two ABORTs and a FINISHED.
@@ -50,6 +51,10 @@ void bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_rou
 
 // The request could not go on where it is, and goes back into the queue, counted as moved.
 void bt_router_move_on(bt_router *router, bt_request *request);
+
+// No pair of nodes suits a request whose prompt must be read by prefill weights: may its decode node read it now? Nodes that come back
+// soon are waited for, a while that begins when the last pair was lost.
+bool bt_router_may_degrade(bt_router *router, bt_time now);
 
 // remote.c
 // The decode node has room: somebody reads the prompt now.

@@ -12,8 +12,15 @@
 // weights, it goes there whatever it costs, unless limits say `inexact`: an answer is its prompt through the prefill weights (DESIGN 1.7).
 // Among prefill nodes the shortest queue, in time, is taken. Prompts to be scored stay at the decode node.
 
-// BT_REQUEST_NONE when no node should be given it now.
-uint32_t bt_place_decode(const bt_registry *registry, const bt_request *request, uint64_t seed, bt_time now);
+// A prompt that must go to a prefill node goes to decode nodes that can fetch from one, and waits for their room.
+typedef struct {
+    uint32_t node; // BT_REQUEST_NONE when none should be given it now
+    bool
+        unpaired; // it must go to a prefill node, and no decode node can fetch from one that suits it: `node` would read it itself
+} bt_decode_place;
+
+bt_decode_place bt_place_decode(const bt_registry *registry, const bt_request *request, const bt_router_limits *limits,
+                                bt_time now);
 
 #define BT_PREFILL_FAILURES_MAX 3 // of a request; then its decode node reads the prompt
 
@@ -21,6 +28,7 @@ typedef struct {
     uint32_t node; // the prefill node; BT_REQUEST_NONE = the decode node itself
     bool wait;     // neither now: prefill nodes that must do it are only full
     bool degraded; // the decode node does it with other weights than should
+    bool unpaired; // because it cannot fetch from a prefill node that suits
 } bt_prefill_place;
 
 // `tokens` of the prompt are to be computed for the decode node.

@@ -1,6 +1,7 @@
 #include "router/registry.h"
 
 #include <assert.h>
+#include <string.h>
 
 void
 bt_registry_met(bt_registry *registry, uint32_t node, bt_time now)
@@ -25,12 +26,49 @@ bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, b
     registry->up += self->state != BT_NODE_READY;
     self->state = BT_NODE_READY;
     self->hello = *hello;
-    self->load.blocks_free = hello->blocks;
+    self->load = (bt_heartbeat){.blocks_free = hello->blocks};
     self->heard = now;
     self->busy_until = 0;
     self->tokens_number = 0;
     if (hello->role == BT_NODE_PREFILL)
         registry->prompt_weights = hello->weights;
+}
+
+void
+bt_registry_heartbeat(bt_registry *registry, uint32_t node, const bt_heartbeat *heartbeat)
+{
+    bt_node *self = &registry->nodes[node];
+
+    self->load = *heartbeat;
+    self->load.sources = self->sources;
+    if (heartbeat->source_count > 0)
+        memcpy(self->sources, heartbeat->sources, heartbeat->source_count * sizeof *self->sources);
+}
+
+bool
+bt_node_fetches_from(const bt_node *decode, const bt_node *prefill)
+{
+    for (uint32_t i = 0; i < decode->load.source_count; i++) {
+        if (decode->sources[i] == prefill->hello.epoch)
+            return prefill->state == BT_NODE_READY && prefill->hello.role == BT_NODE_PREFILL;
+    }
+    return false;
+}
+
+bool
+bt_registry_paired(const bt_registry *registry)
+{
+    for (uint32_t d = 0; d < BT_ROUTER_NODES_MAX; d++) {
+        const bt_node *decode = &registry->nodes[d];
+
+        if (!bt_node_decodes(decode) || decode->hello.draining)
+            continue;
+        for (uint32_t p = 0; p < BT_ROUTER_NODES_MAX; p++) {
+            if (!registry->nodes[p].hello.draining && bt_node_fetches_from(decode, &registry->nodes[p]))
+                return true;
+        }
+    }
+    return false;
 }
 
 uint32_t

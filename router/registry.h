@@ -17,7 +17,8 @@ typedef enum {
 typedef struct {
     bt_node_state state;
     bt_hello hello;
-    bt_heartbeat load; // as it says
+    bt_heartbeat load;                // as it says; its sources lie below
+    uint64_t sources[BT_SOURCES_MAX]; // of a decode node: programs of prefill nodes that it can fetch from
     bt_time heard;
     bt_time busy_until;     // it or its link refused a reserve: none before
     uint64_t tokens_number; // of the last TOKENS message
@@ -40,6 +41,8 @@ void bt_registry_met(bt_registry *registry, uint32_t node, bt_time now);
 void bt_registry_lost(bt_registry *registry, uint32_t node); // its requests must have left it
 void bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, bt_time now);
 
+void bt_registry_heartbeat(bt_registry *registry, uint32_t node, const bt_heartbeat *heartbeat);
+
 // Blocks that the request may come to hold there.
 uint32_t bt_registry_worst_blocks(const bt_node *node, const bt_request *request);
 void bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request); // sets request->node
@@ -56,6 +59,11 @@ bt_node_decodes(const bt_node *node)
 {
     return node->state == BT_NODE_READY && node->hello.role == BT_NODE_DECODE;
 }
+
+// Can blocks go from this prefill node to that decode node?
+bool bt_node_fetches_from(const bt_node *decode, const bt_node *prefill);
+// Is there a pair of nodes that reads a prompt at one and answers at the other, drains not counted?
+bool bt_registry_paired(const bt_registry *registry);
 
 // Tokens of the longest sequence that some ready decode node can hold; 0 when none is ready.
 uint32_t bt_registry_longest(const bt_registry *registry);

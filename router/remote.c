@@ -36,6 +36,14 @@ begin_there(bt_router *router, bt_time now, bt_request *request, const bt_ticket
     router->stats.remote++;
 }
 
+// Its decode node has lost the way to prefill nodes: is there none from any other either?
+static bool
+may_degrade(bt_router *router, bt_time now, const bt_request *request)
+{
+    return bt_place_decode(&router->registry, request, &router->limits, now).unpaired &&
+           bt_router_may_degrade(router, now);
+}
+
 void
 bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket, bt_router_actions *out)
 {
@@ -44,7 +52,7 @@ bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ti
 
     if (tokens == 0) // a prompt that is all there, to be gone on from
         place = (bt_prefill_place){.node = BT_REQUEST_NONE};
-    if (place.wait) {
+    if (place.wait || (place.unpaired && !may_degrade(router, now, request))) {
         bt_router_abort(router, request, out);
         bt_router_requeue(router, request);
     } else if (place.node == BT_REQUEST_NONE) {

@@ -78,12 +78,23 @@ put_offer(room *to, const bt_offer *from, bt_offer *copy)
         copy->blocks = blocks;
 }
 
+static void
+put_heartbeat(room *to, const bt_heartbeat *from, bt_heartbeat *copy)
+{
+    const uint64_t *sources = put(to, from->sources, from->source_count * sizeof *sources);
+
+    if (copy != NULL)
+        copy->sources = sources;
+}
+
 static bt_message *
 put_message(room *to, const bt_message *from)
 {
     bt_message *copy = put(to, from, sizeof *copy);
 
-    if (from->kind == BT_MESSAGE_RESERVE)
+    if (from->kind == BT_MESSAGE_HEARTBEAT)
+        put_heartbeat(to, &from->heartbeat, copy != NULL ? &copy->heartbeat : NULL);
+    else if (from->kind == BT_MESSAGE_RESERVE)
         put_job(to, &from->reserve, copy != NULL ? &copy->reserve : NULL);
     else if (from->kind == BT_MESSAGE_PREFILL)
         put_job(to, &from->prefill.job, copy != NULL ? &copy->prefill.job : NULL);

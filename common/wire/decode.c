@@ -29,7 +29,9 @@ decode_heartbeat(const Baton__Heartbeat *form, bt_heartbeat *out)
     out->running = form->running;
     out->queued = form->queued;
     out->blocks_free = form->blocks_free;
-    return true;
+    out->source_count = (uint32_t)form->n_sources;
+    out->sources = form->sources;
+    return form->n_sources <= BT_SOURCES_MAX;
 }
 
 static bool

@@ -32,6 +32,8 @@ encode_heartbeat(bt_wire_scratch *scratch, const bt_heartbeat *heartbeat)
     form.running = heartbeat->running;
     form.queued = heartbeat->queued;
     form.blocks_free = heartbeat->blocks_free;
+    form.n_sources = heartbeat->source_count;
+    form.sources = (uint64_t *)heartbeat->sources;
     return bt_wire_put(scratch, &form, sizeof form);
 }
 

@@ -106,6 +106,18 @@ description_is_bounded(const bt_description *description)
            (description->byte_count == 0 || description->bytes != NULL) && description->epoch != 0;
 }
 
+static bool
+heartbeat_is_bounded(const bt_heartbeat *heartbeat)
+{
+    if (heartbeat->source_count > BT_SOURCES_MAX || (heartbeat->source_count > 0 && heartbeat->sources == NULL))
+        return false;
+    for (uint32_t i = 0; i < heartbeat->source_count; i++) {
+        if (heartbeat->sources[i] == 0)
+            return false;
+    }
+    return true;
+}
+
 bt_err
 bt_message_check(const bt_message *message)
 {
@@ -142,6 +154,8 @@ bt_message_check(const bt_message *message)
         good = (unsigned)message->taken.err < BT_ERR_COUNT;
         break;
     case BT_MESSAGE_HEARTBEAT:
+        good = heartbeat_is_bounded(&message->heartbeat);
+        break;
     case BT_MESSAGE_START:
     case BT_MESSAGE_ABORT:
         break;

@@ -28,6 +28,7 @@
 #define BT_NODE_NAME_MAX 64
 #define BT_OFFER_BLOCKS_MAX 4096      // of one OFFER
 #define BT_DESCRIPTION_BYTES_MAX 8192 // a transfer library's words on one pool of memory
+#define BT_SOURCES_MAX 64             // prefill nodes that a decode node fetches from
 
 // A slot of the router and the count of requests it has held: a late message for an earlier tenant is told apart. Towards nodes it
 // also counts the RESERVEs of this request, so that what an earlier attempt still says is told apart too; 0 in the router's own handle.
@@ -85,6 +86,10 @@ typedef struct {
     uint64_t tokens_number; // of the last TOKENS message to this router: the loss of the very last one shows here
     uint32_t running, queued;
     uint32_t blocks_free; // unheld, those of the prefix cache included
+    // Decode nodes: epochs of the prefill nodes' programs of which a real block was fetched and found good. Prompts come from those
+    // alone. One is sent at once when they change.
+    uint32_t source_count;
+    const uint64_t *sources; // [source_count] ≤ BT_SOURCES_MAX, none 0
 } bt_heartbeat;
 
 // What is to be done, complete: prompt, and where the request moved here from another node, the answer so far.

@@ -339,6 +339,27 @@ end_step(cluster *w, uint32_t self)
     }
 }
 
+// What the edge does with a greeting: it connects for transfer, fetches a block, and says so to the core.
+static void
+prove(cluster *w, uint32_t self, uint32_t source, const bt_hello *hello)
+{
+    w->nodes[self].proving[source] = hello->epoch;
+    w->nodes[self].proved_at[source] = w->now + draw(w, 0, 4000) * BT_MICROSECOND;
+}
+
+static void
+end_proof(cluster *w, uint32_t self, uint32_t source)
+{
+    cluster_node *node = &w->nodes[self];
+    bool there = w->nodes[source].up && w->nodes[source].epoch == node->proving[source];
+
+    node->proved_at[source] = BT_TIME_NEVER;
+    feed_decode(
+        w, self,
+        &(bt_decode_event){
+            .kind = BT_DECODE_SOURCE, .peer = peer_of(self, source), .epoch = node->proving[source], .up = there});
+}
+
 static void
 tell(cluster *w, uint32_t self, uint32_t other, int what, const bt_message *message) // 0 up, 1 down, 2 message
 {
@@ -353,6 +374,8 @@ tell(cluster *w, uint32_t self, uint32_t other, int what, const bt_message *mess
     } else {
         static const bt_decode_event_kind kinds[] = {BT_DECODE_LINK_UP, BT_DECODE_LINK_DOWN, BT_DECODE_MESSAGE};
         feed_decode(w, self, &(bt_decode_event){.kind = kinds[what], .peer = peer, .message = message});
+        if (what == 2 && other != 0 && message->kind == BT_MESSAGE_HELLO)
+            prove(w, self, other, &message->hello);
     }
 }
 
@@ -405,6 +428,8 @@ start_node(cluster *w, uint32_t self)
     node->step_ends = node->back_at = BT_TIME_NEVER;
     node->frozen_until = 0;
     memset(node->trailers, 0, sizeof node->trailers);
+    for (uint32_t i = 0; i < CLUSTER_MEMBERS; i++)
+        node->proved_at[i] = BT_TIME_NEVER;
     if (is_prefill(self)) {
         bt_prefill_limits limits = w->prefill_limits;
 
@@ -586,6 +611,8 @@ next_time(const cluster *w, uint32_t clients)
                 earlier(&own, node->fetches[f].deadline);
             }
         }
+        for (uint32_t b = 0; node->up && b < CLUSTER_MEMBERS; b++)
+            earlier(&own, node->proved_at[b]);
         if (own != BT_TIME_NEVER)
             earlier(&next, own > node->frozen_until ? own : node->frozen_until);
     }
@@ -609,6 +636,10 @@ turn_node(cluster *w, uint32_t self)
     for (uint32_t f = 0; f < 16; f++) {
         if (node->fetches[f].active && (node->fetches[f].ends <= w->now || node->fetches[f].deadline <= w->now))
             end_fetch(w, self, &node->fetches[f]);
+    }
+    for (uint32_t b = 0; b < CLUSTER_MEMBERS; b++) {
+        if (node->proved_at[b] <= w->now)
+            end_proof(w, self, b);
     }
     if (is_prefill(self) && bt_prefill_core_next_deadline(node->prefill) <= w->now)
         feed_prefill(w, self, &(bt_prefill_event){.kind = BT_PREFILL_TICK});
@@ -823,6 +854,7 @@ cluster_open(cluster *w, uint64_t seed, uint32_t prefills, uint32_t decodes, boo
     limits.queue_max = draw(w, 1, 32);
     limits.two_weights = differs;
     limits.remote_tokens_min = draw(w, 1, 40);
+    limits.degrade_after = draw(w, 1, one_in(w, 2) ? 20 : 2000) * BT_MILLISECOND;
     MUST(bt_router_open(&w->router, &limits, &why) == BT_OK);
     w->router_out = malloc(sizeof *w->router_out);
     for (uint32_t i = 0; i < CLUSTER_MEMBERS; i++) {

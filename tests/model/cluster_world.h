@@ -56,6 +56,8 @@ typedef struct {
     bt_decode_actions *decode_out;
     const bt_decode_batch *writing;
     cluster_fetch fetches[16];
+    bt_time proved_at[CLUSTER_MEMBERS]; // when the memory of a prefill node's program was read
+    uint64_t proving[CLUSTER_MEMBERS];  // its epoch
 } cluster_node;
 
 typedef struct cluster_letter {

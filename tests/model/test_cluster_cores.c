@@ -94,7 +94,7 @@ END_TEST
 
 START_TEST(faults_change_no_token_with_one_of_each)
 {
-    totals sum = run_seeds(10001, 80, 1, 1, false, true);
+    totals sum = run_seeds(10001, 200, 1, 1, false, true);
 
     ck_assert(!counts() || (sum.full > 100 && sum.moves > 50 && sum.fetched > 100 && sum.refetched > 10 &&
                             sum.remote_failed > 50 && sum.kills > 20 && sum.stale > 10));
@@ -111,7 +111,7 @@ END_TEST
 
 START_TEST(with_two_weights_only_marked_answers_differ)
 {
-    totals sum = run_seeds(30001, 80, 2, 2, true, true);
+    totals sum = run_seeds(30001, 100, 2, 2, true, true);
 
     ck_assert(!counts() || (sum.full > 100 && sum.fetched > 100 && sum.degraded > 10 && sum.moves > 50));
 }

@@ -239,6 +239,19 @@ draw_description(bt_rng *rng, bt_description *out)
         bytes[i] = (uint8_t)bt_rng_next(rng);
 }
 
+// Came later than the frames of tests/data/wire: drawn beside `rng`, so that what that gives stays as it was.
+static void
+draw_sources(bt_heartbeat *out)
+{
+    static uint64_t sources[BT_SOURCES_MAX];
+    bt_rng rng = {out->number};
+
+    out->source_count = count(&rng, BT_SOURCES_MAX);
+    out->sources = out->source_count > 0 ? sources : NULL;
+    for (uint32_t i = 0; i < out->source_count; i++)
+        sources[i] = number(&rng) | 1;
+}
+
 void
 bt_draw_message(bt_rng *rng, bt_message_kind kind, bt_message *out)
 {
@@ -254,6 +267,7 @@ bt_draw_message(bt_rng *rng, bt_message_kind kind, bt_message *out)
         out->heartbeat.running = number32(rng);
         out->heartbeat.queued = number32(rng);
         out->heartbeat.blocks_free = number32(rng);
+        draw_sources(&out->heartbeat);
         break;
     case BT_MESSAGE_RESERVE:
         draw_job(rng, &out->reserve);

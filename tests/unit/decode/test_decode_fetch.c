@@ -368,6 +368,72 @@ START_TEST(a_silent_source_counts_as_lost_and_is_greeted_until_it_answers)
 }
 END_TEST
 
+static void
+prove_source(uint64_t epoch, bool up)
+{
+    feed(&(bt_decode_event){.kind = BT_DECODE_SOURCE, .peer = SOURCE, .epoch = epoch, .up = up});
+}
+
+// So many sources are named in the heartbeat of this event to the router; -1 = there was none.
+static int
+told_sources(void)
+{
+    for (uint32_t i = 0; i < acts->send_count; i++) {
+        const bt_message *message = &acts->send[i].message;
+
+        if (acts->send[i].peer == 0 && message->kind == BT_MESSAGE_HEARTBEAT) {
+            ck_assert(message->heartbeat.source_count == 0 || message->heartbeat.sources[0] == 21);
+            return (int)message->heartbeat.source_count;
+        }
+    }
+    return -1;
+}
+
+START_TEST(routers_hear_at_once_which_prefill_nodes_are_proved)
+{
+    ck_assert_int_eq(told_sources(), -1);
+    prove_source(21, true);
+    ck_assert_int_eq(told_sources(), 1);
+    prove_source(21, true);
+    ck_assert_int_eq(told_sources(), -1); // nothing new
+    meet(0);
+    ck_assert_int_eq(told_sources(), 1); // together with the node's own greeting
+    prove_source(21, false);
+    ck_assert_int_eq(told_sources(), 0);
+    prove_source(21, true);
+    prove_source(20, false); // news of a program before
+    ck_assert_int_eq(told_sources(), -1);
+    ck_assert_uint_eq(stats().sources, 1);
+    now += BT_SECOND;
+    tick();
+    ck_assert_int_eq(told_sources(), 1);
+}
+END_TEST
+
+START_TEST(a_source_is_unlisted_with_its_link_its_voice_and_its_epoch)
+{
+    prove_source(21, true);
+    greet_source(22);
+    ck_assert_int_eq(told_sources(), 0);
+    greet_source(21); // as if it had been a stray: it is proved still
+    ck_assert_int_eq(told_sources(), 1);
+    for (int i = 0; i < 11; i++) { // silence
+        now += BT_SECOND;
+        hear(0, (bt_message){.kind = BT_MESSAGE_HEARTBEAT});
+    }
+    ck_assert_uint_eq(stats().sources, 0);
+    greet_source(21);
+    ck_assert_int_eq(told_sources(), 1);
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_DOWN, .peer = SOURCE});
+    ck_assert_int_eq(told_sources(), 0);
+    prove_source(21, true); // was under way
+    ck_assert_int_eq(told_sources(), -1);
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_UP, .peer = SOURCE});
+    greet_source(21);
+    ck_assert_int_eq(told_sources(), -1); // greeted and not proved
+}
+END_TEST
+
 START_TEST(an_await_of_an_unknown_prefill_node_ends_at_once)
 {
     grant(a_job(1, PROMPT, 3));
@@ -449,6 +515,8 @@ main(void)
     tcase_add_test(cases, a_source_that_was_restarted_ends_all_that_came_from_it);
     tcase_add_test(cases, a_source_that_was_restarted_behind_a_cut_link_is_not_read_for_the_one_before);
     tcase_add_test(cases, a_silent_source_counts_as_lost_and_is_greeted_until_it_answers);
+    tcase_add_test(cases, routers_hear_at_once_which_prefill_nodes_are_proved);
+    tcase_add_test(cases, a_source_is_unlisted_with_its_link_its_voice_and_its_epoch);
     tcase_add_test(cases, an_await_of_an_unknown_prefill_node_ends_at_once);
     tcase_add_test(cases, an_answer_is_replayed_upon_a_fetched_prompt);
     tcase_add_test(cases, an_end_token_drawn_by_the_prefill_node_ends_the_answer);

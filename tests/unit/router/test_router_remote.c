@@ -52,6 +52,13 @@ hear(uint32_t node, bt_message message)
 }
 
 static void
+hear_sources(uint32_t node, uint32_t count, const uint64_t *epochs)
+{
+    hear(node, (bt_message){.kind = BT_MESSAGE_HEARTBEAT,
+                            .heartbeat = {.tokens_number = numbers[node], .source_count = count, .sources = epochs}});
+}
+
+static void
 meet(uint32_t node, bt_node_role role)
 {
     bt_message hello = {.kind = BT_MESSAGE_HELLO,
@@ -68,6 +75,8 @@ meet(uint32_t node, bt_node_role role)
     numbers[node] = 0;
     feed(&(bt_router_event){.kind = BT_ROUTER_NODE_UP, .node = node});
     hear(node, hello);
+    if (role == BT_NODE_DECODE) // it has proved all of them
+        hear_sources(node, 8, (uint64_t[]){100, 101, 102, 103, 104, 105, 106, 107});
 }
 
 static void
@@ -306,6 +315,65 @@ START_TEST(a_prompt_that_failed_three_times_is_read_at_its_decode_node)
 }
 END_TEST
 
+START_TEST(a_prompt_goes_only_where_its_decode_node_can_fetch_from)
+{
+    hear_sources(0, 1, (uint64_t[]){102});
+    for (uint64_t tag = 1; tag < 4; tag++)
+        ck_assert_uint_eq(place(tag, 1024, 0), 2);
+    hear_sources(0, 1, (uint64_t[]){201}); // an earlier or later life of some node
+    ck_assert_uint_eq(place(4, 1024, 0), BT_ROUTER_NODES_MAX);
+    hear_sources(0, 0, NULL);
+    ck_assert_uint_eq(place(5, 1024, 0), BT_ROUTER_NODES_MAX);
+}
+END_TEST
+
+START_TEST(where_weights_differ_decode_nodes_that_can_fetch_are_chosen_though_others_are_empty)
+{
+    uint32_t node = 0;
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    meet(3, BT_NODE_DECODE);
+    hear_sources(3, 0, NULL);
+    for (uint64_t tag = 1; tag < 20; tag++) {
+        arrive(tag, 100);
+        ck_assert(sent_to(BT_MESSAGE_RESERVE, 0));
+    }
+    // It loses its way to the prefill node while it grants room, and the other has found one.
+    hear_sources(3, 1, (uint64_t[]){101});
+    hear_sources(0, 0, NULL);
+    grant(0, first_id(1), 0);
+    ck_assert(sent_to(BT_MESSAGE_ABORT, 0) && sent(BT_MESSAGE_START, NULL) == NULL);
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_RESERVE, &node));
+    ck_assert_uint_eq(node, 3);
+}
+END_TEST
+
+START_TEST(a_prefill_node_that_comes_back_soon_is_waited_for)
+{
+    bt_router_event event = {
+        .kind = BT_ROUTER_ARRIVED,
+        .arrival = {.ids = prompt, .count = 4, .sampling = &sampling, .max_tokens = 8, .deadline = BT_TIME_NEVER}};
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = 1});
+    feed(&event);
+    ck_assert_ptr_null(sent(BT_MESSAGE_RESERVE, NULL));
+    now += BT_SECOND;
+    meet(1, BT_NODE_PREFILL);
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_RESERVE, NULL));
+    grant(0, first_id(1), 0);
+    ck_assert(sent_to(BT_MESSAGE_PREFILL, 1));
+}
+END_TEST
+
 START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked)
 {
     bt_token_result token = {.id = 5};
@@ -313,6 +381,11 @@ START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_ma
     teardown();
     open_with((bt_router_limits){.two_weights = true});
     meet(0, BT_NODE_DECODE);
+    for (int i = 0; i < 3; i++) { // long enough for one to come back
+        now += BT_SECOND;
+        ck_assert(bt_router_next_deadline(router) <= now);
+        feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
+    }
     ck_assert_uint_eq(place(1, 20, 0), BT_ROUTER_NODES_MAX);
     say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
     ck_assert(find(BT_ROUTER_FINISHED)->finished.degraded);
@@ -382,6 +455,9 @@ main(void)
     tcase_add_test(cases, a_cancel_tells_both_nodes);
     tcase_add_test(cases, a_full_prefill_node_costs_no_move);
     tcase_add_test(cases, a_prompt_that_failed_three_times_is_read_at_its_decode_node);
+    tcase_add_test(cases, a_prompt_goes_only_where_its_decode_node_can_fetch_from);
+    tcase_add_test(cases, where_weights_differ_decode_nodes_that_can_fetch_are_chosen_though_others_are_empty);
+    tcase_add_test(cases, a_prefill_node_that_comes_back_soon_is_waited_for);
     tcase_add_test(cases, without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked);
     tcase_add_test(cases, inexact_clusters_choose_freely_and_mark_nothing);
     tcase_add_test(cases, prefill_nodes_alone_are_no_cluster);

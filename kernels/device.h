@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct bt_ops bt_ops;
 typedef struct bt_device bt_device;
 
@@ -30,9 +34,11 @@ const char *bt_device_isa(const bt_device *device); // the path in use, as in "a
 
 // The largest shapes that operations will be called with; scratch is allocated here, never later.
 typedef struct {
-    uint32_t tokens; // tokens of one step
-    uint32_t cols;   // K of any linear layer
-    uint32_t rows;   // outputs of any one linear call (all its parts)
+    uint32_t tokens;     // of one step
+    uint32_t sequences;  // of one step; 0 = as many as tokens
+    uint32_t logit_rows; // that one step may want; 0 = as many as tokens
+    uint32_t cols;       // K of any linear layer
+    uint32_t rows;       // outputs of any one linear call (all its parts)
     uint32_t heads, kv_heads, head_dim;
     uint32_t context; // keys of one sequence
     uint32_t block_tokens;
@@ -43,3 +49,19 @@ size_t bt_device_scratch_bytes(const bt_device *device);
 
 // Runs `run(arg, thread, threads)` on every thread of the pool and returns when all have (loading, repacking, sampling).
 void bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg);
+
+// Is the memory of operations this process's own?
+bool bt_device_is_host(const bt_device *device);
+// Memory that operations read and write: this process's own on the CPU (whoever calls may look into it), the GPU's on CUDA.
+// Zeroed, in whole pages; NULL when there is not so much.
+void *bt_device_alloc(bt_device *device, size_t bytes);
+void bt_device_free(bt_device *device, void *memory, size_t bytes); // NULL is fine
+// Copies into and out of it, in order with the operations; both return when the caller's memory is its own again.
+bt_err bt_device_write(bt_device *device, void *to, const void *from, size_t bytes);
+bt_err bt_device_read(bt_device *device, void *to, const void *from, size_t bytes);
+// Bytes that can still be taken; SIZE_MAX where the device cannot say (the CPU: see the engine's plan).
+size_t bt_device_available(const bt_device *device);
+
+#ifdef __cplusplus
+}
+#endif

@@ -13,6 +13,10 @@
 #include "common/quant/format.h"
 #include "kernels/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // A weight matrix in the device's own layout. `data` is allocated and freed by the loader with sizes from
 // weight_bytes(); rows of 64 are independent units, so that threads can pack in parallel.
 typedef struct {
@@ -115,6 +119,27 @@ typedef struct {
     float *cos, *sin; // [tokens, pairs]
 } bt_rope_args;
 
+// What a step is over. Host memory, the caller's, unchanged until `end`; ids, positions and spans are also what the operations of
+// the step are given.
+typedef struct {
+    const int32_t *ids;        // [tokens]
+    const uint32_t *positions; // [tokens]
+    uint32_t tokens;
+    const bt_attention_span *spans; // [span_count]
+    uint32_t span_count;
+    const uint32_t *rows; // [row_count] tokens that want logits, rising
+    uint32_t row_count;
+} bt_step_args;
+
+// Row rows[i] of x to row i. Rows rise, so that none lands on one that is still to be read.
+typedef struct {
+    float *x;
+    size_t x_stride;
+    uint32_t cols;
+    const uint32_t *rows; // [count]
+    uint32_t count;
+} bt_gather_args;
+
 struct bt_ops {
     const char *name;
     // Bytes of the device layout of a matrix, and packing into it. `first_row` is a multiple of 64 and so is codes->rows
@@ -124,6 +149,19 @@ struct bt_ops {
     // The same for float formats: `rows` rows of `cols` elements of the weight's own kind, cols_stride elements apart.
     void (*weight_pack_floats)(const bt_weight *weight, uint32_t first_row, uint32_t rows, const void *elements,
                                size_t stride);
+    // The same from f32, for formats that hold the numbers exactly.
+    void (*weight_pack_f32)(const bt_weight *weight, uint32_t first_row, uint32_t rows, const float *elements,
+                            size_t stride);
+    // The way back, where the layout is in host memory (NULL elsewhere): row `row` as codes [padded cols], and its scales and
+    // minima [blocks]; of a float format, `cols` floats.
+    void (*weight_row)(const bt_weight *weight, uint32_t row, uint8_t *codes, uint16_t *scales, uint16_t *minima);
+    void (*weight_row_floats)(const bt_weight *weight, uint32_t row, float *out);
+
+    // Around the operations of a step. After `begin` said `*known`, the device remembers a step of this shape and does all of its
+    // operations in `end`: they are not called. `end` waits until results may be read.
+    bt_err (*begin)(bt_device *device, const bt_step_args *args, bool *known);
+    bt_err (*end)(bt_device *device);
+    bt_err (*gather)(bt_device *device, const bt_gather_args *args);
 
     bt_err (*embed)(bt_device *device, const bt_embed_args *args);
     bt_err (*rope)(bt_device *device, const bt_rope_args *args);
@@ -131,3 +169,7 @@ struct bt_ops {
     bt_err (*attention)(bt_device *device, const bt_attention_args *args);
     bt_err (*add_norm)(bt_device *device, const bt_add_norm_args *args);
 };
+
+#ifdef __cplusplus
+}
+#endif

@@ -125,7 +125,7 @@ open_trial(trial *t, const bt_model *model, bt_device *device, uint32_t tokens, 
     }
     t->kv_bytes = (t->tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS * t->layout.block_bytes;
     t->kv = bt_alloc_pages(t->kv_bytes);
-    if (t->row == NULL || t->kv == NULL || bt_scratch_open(&t->scratch, c, &limits) != BT_OK) {
+    if (t->row == NULL || t->kv == NULL || bt_scratch_open(&t->scratch, t->device, c, &limits) != BT_OK) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "calibration: out of memory");
     }
     wire(t);

@@ -4,6 +4,7 @@
 #include "common/base/mem.h"
 #include "common/engine/calibrate.h"
 #include "common/engine/state.h"
+#include "common/model/move.h"
 
 #include <string.h>
 
@@ -73,6 +74,8 @@ limits_of(const bt_engine *engine)
         .head_dim = c->head_dim,
         .context = engine->options.context,
         .block_tokens = engine->options.kv_block_tokens,
+        .sequences = engine->options.max_sequences,
+        .logit_rows = engine->options.logit_rows_max,
     };
 }
 
@@ -84,7 +87,7 @@ plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available
     uint64_t blocks = ((uint64_t)o->context + o->kv_block_tokens - 1) / o->kv_block_tokens;
     uint64_t wanted = blocks * o->max_sequences;
 
-    bt_scratch_plan(&engine->scratch, config, limits);
+    bt_scratch_plan(&engine->scratch, engine->device, config, limits);
     engine->plan = (bt_engine_plan){
         .weights = engine->model->weight_bytes,
         .logits = (size_t)limits->rows * engine->scratch.logit_stride * sizeof(float),
@@ -95,7 +98,8 @@ plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available
         .memory_max = o->memory_max,
         .available = available,
     };
-    engine->plan.scratch = bt_device_scratch_bytes(engine->device) + engine->scratch.bytes - engine->plan.logits;
+    engine->plan.scratch = bt_device_scratch_bytes(engine->device) + engine->scratch.device_bytes -
+                           engine->plan.logits + (bt_device_is_host(engine->device) ? engine->scratch.host_bytes : 0);
     return bt_engine_plan_make(&engine->plan, why);
 }
 
@@ -107,7 +111,7 @@ take_pool(bt_engine *engine, bt_why *why)
     if (o->kv_pool != NULL) {
         return o->kv_pool(o->kv_pool_arg, &engine->layout, engine->plan.blocks, &engine->kv, why);
     }
-    engine->kv = bt_alloc_pages(engine->plan.kv);
+    engine->kv = bt_device_alloc(engine->device, engine->plan.kv);
     return engine->kv != NULL ? BT_OK
                               : bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
 }
@@ -117,8 +121,7 @@ allocate(bt_engine *engine, size_t available, bt_why *why)
 {
     const bt_model_config *config = &engine->model->config;
     const bt_engine_options *o = &engine->options;
-    bt_scratch_limits limits = {o->chunk_tokens, o->logit_rows_max, o->max_sequences,
-                                bt_device_threads(engine->device)};
+    bt_scratch_limits limits = {o->chunk_tokens, o->logit_rows_max, o->max_sequences, bt_device_threads(engine->host)};
     bt_device_limits reserve = limits_of(engine);
     bt_err err;
 
@@ -128,7 +131,7 @@ allocate(bt_engine *engine, size_t available, bt_why *why)
         (err = plan_memory(engine, &limits, available, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
         return err;
     }
-    if (bt_scratch_open(&engine->scratch, config, &limits) != BT_OK) {
+    if (bt_scratch_open(&engine->scratch, engine->device, config, &limits) != BT_OK) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.total);
     }
     return BT_OK;
@@ -157,10 +160,17 @@ wire_forward(bt_engine *engine)
 static void
 touch(void *arg, uint32_t thread, uint32_t threads)
 {
-    bt_scratch *s = arg;
-    size_t share = s->bytes / threads, begin = thread * share;
+    const bt_scratch *s = arg;
+    struct {
+        uint8_t *memory;
+        size_t bytes;
+    } parts[] = {{s->pages, s->host_bytes}, {s->on_device, bt_device_is_host(s->device) ? s->device_bytes : 0}};
 
-    memset(s->pages + begin, 0, thread + 1 == threads ? s->bytes - begin : share);
+    for (int i = 0; i < 2; i++) {
+        size_t share = parts[i].bytes / threads, begin = thread * share;
+
+        memset(parts[i].memory + begin, 0, thread + 1 == threads ? parts[i].bytes - begin : share);
+    }
 }
 
 // Touches the scratch and runs one token, so that pages, threads and weights are warm before the first request. What it
@@ -174,7 +184,7 @@ warm_up(bt_engine *engine, bt_why *why)
     bt_batch_item item = {.ids = &id, .count = 1, .blocks = &block, .want = BT_LOGITS_LAST, .next_id = -1};
     bt_err err;
 
-    bt_device_parallel(engine->device, touch, &engine->scratch);
+    bt_device_parallel(engine->host, touch, &engine->scratch);
     err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
     if (err == BT_ERR_DEVICE) { // the sampler found no number among the logits
         return bt_fail(why, BT_ERR_INVALID, "%s: the weights give no finite logits: the file is damaged",
@@ -208,8 +218,8 @@ remake_model(bt_engine *engine, const bt_calibration *calibration, bt_why *why)
 
     options.calibration = calibration;
     engine->model = NULL;
-    if ((err = bt_model_open(&engine->model, &options, engine->device, why)) == BT_OK &&
-        (err = bt_calibrate_divergence(source, engine->model, engine->device, &kl, why)) == BT_OK) {
+    if ((err = bt_model_open(&engine->model, &options, engine->host, why)) == BT_OK &&
+        (err = bt_calibrate_divergence(source, engine->model, engine->host, &kl, why)) == BT_OK) {
         bt_log_write(kl > 0.05 ? BT_LOG_WARN : BT_LOG_INFO, "MODEL-REMADE",
                      "weights made at load: mean KL %.4f nats a token from the file's own, on built-in text%s", kl,
                      kl > 0.05 ? ": answers will differ visibly" : "");
@@ -234,13 +244,13 @@ open_model(bt_engine *engine, bt_why *why)
     }
     first = *options;
     first.weights = made ? BT_LOAD_KEEP : options->weights;
-    if ((err = bt_model_open(&engine->model, &first, engine->device, why)) != BT_OK || (!made && !options->equalise)) {
+    if ((err = bt_model_open(&engine->model, &first, engine->host, why)) != BT_OK || (!made && !options->equalise)) {
         return err;
     }
     bt_log_info("MODEL-CALIBRATE", "reading built-in text for %s%s%s", made ? "weights made at load" : "",
                 made && options->equalise ? " and " : "", options->equalise ? "the K equaliser" : "");
     if ((err = bt_forward_check(engine->model, why)) == BT_OK &&
-        (err = bt_calibrate(&calibration, engine->model, engine->device, made, why)) == BT_OK && made) {
+        (err = bt_calibrate(&calibration, engine->model, engine->host, made, why)) == BT_OK && made) {
         err = remake_model(engine, &calibration, why);
     }
     if (err == BT_OK && options->equalise && (err = bt_model_equalise(engine->model, &calibration)) != BT_OK) {
@@ -250,16 +260,36 @@ open_model(bt_engine *engine, bt_why *why)
     return err;
 }
 
+// A GPU's engine has the CPU beside it, with all of its threads. The GPU comes first: what is wrong with it is known at once.
+static bt_err
+open_devices(bt_engine *engine, bt_why *why)
+{
+    bt_device_options host = engine->options.device;
+    bt_err err = bt_device_open(&engine->device, &engine->options.device, why);
+
+    if (err != BT_OK || bt_device_is_host(engine->device)) {
+        engine->host = engine->device;
+        return err;
+    }
+    host.kind = BT_DEVICE_CPU;
+    return bt_device_open(&engine->host, &host, why);
+}
+
 static bt_err
 open_parts(bt_engine *engine, bt_why *why)
 {
     size_t available = bt_engine_plan_available();
     bt_err err;
 
-    if ((err = check_options(engine, why)) != BT_OK ||
-        (err = bt_device_open(&engine->device, &engine->options.device, why)) != BT_OK ||
+    if ((err = check_options(engine, why)) != BT_OK || (err = open_devices(engine, why)) != BT_OK ||
         (err = open_model(engine, why)) != BT_OK || (err = bt_forward_check(engine->model, why)) != BT_OK) {
         return err;
+    }
+    if (engine->device != engine->host) {
+        available = bt_device_available(engine->device);
+        if ((err = bt_model_move(engine->model, engine->host, engine->device, why)) != BT_OK) {
+            return err;
+        }
     }
     settle_context(engine);
     if ((err = allocate(engine, available, why)) != BT_OK) {
@@ -297,9 +327,12 @@ bt_engine_close(bt_engine *engine)
     }
     bt_scratch_close(&engine->scratch);
     if (engine->options.kv_pool == NULL) {
-        bt_free_pages(engine->kv, engine->plan.kv);
+        bt_device_free(engine->device, engine->kv, engine->plan.kv);
     }
     bt_model_close(engine->model);
+    if (engine->host != engine->device) {
+        bt_device_close(engine->host);
+    }
     bt_device_close(engine->device);
     bt_free(engine);
 }

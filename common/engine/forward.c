@@ -1,7 +1,5 @@
 #include "common/engine/forward.h"
 
-#include <string.h>
-
 // Activations can be shared by matrices that read them alike: floats, or INT8 with the same block.
 static bool
 share_activations(const bt_weight *a, const bt_weight *b)
@@ -212,15 +210,13 @@ add_block(const bt_forward *f, bt_engine_op op, uint32_t tokens, const bt_weight
     return err;
 }
 
-// Moves the rows that want logits to the front. They rise, so a row never lands on one that is still to be read.
-static void
-gather(float *rows, size_t stride, const uint32_t *wanted, uint32_t count)
+// Moves the rows that want logits to the front.
+static bt_err
+gather(const bt_forward *f, float *rows, size_t stride, uint32_t cols, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (wanted[i] != i) {
-            memmove(rows + i * stride, rows + wanted[i] * stride, stride * sizeof *rows);
-        }
-    }
+    bt_gather_args args = {rows, stride, cols, f->scratch->logit_rows, count};
+
+    return f->ops->gather(f->device, &args);
 }
 
 static bt_err
@@ -260,8 +256,12 @@ run_layer(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
         return err;
     }
     if (index + 1 == f->model->config.layers) { // what follows is read by nobody but the rows that want logits
-        gather(s->x, s->hidden_stride, s->logit_rows, b->rows);
-        gather(s->attended, s->attended_stride, s->logit_rows, b->rows);
+        const bt_model_config *config = &f->model->config;
+
+        if ((err = gather(f, s->x, s->hidden_stride, config->hidden, b->rows)) != BT_OK ||
+            (err = gather(f, s->attended, s->attended_stride, config->heads * config->head_dim, b->rows)) != BT_OK) {
+            return err;
+        }
         tokens = b->rows;
     }
     if (tokens == 0) {
@@ -300,8 +300,8 @@ head(const bt_forward *f, const bt_flat_batch *b)
     return b->rows != 0 ? timed_linear(f, BT_ENGINE_HEAD, &args) : BT_OK;
 }
 
-bt_err
-bt_forward_run(bt_forward *f, const bt_flat_batch *b)
+static bt_err
+run_operations(const bt_forward *f, const bt_flat_batch *b)
 {
     bt_err err;
 
@@ -317,4 +317,23 @@ bt_forward_run(bt_forward *f, const bt_flat_batch *b)
         }
     }
     return head(f, b);
+}
+
+bt_err
+bt_forward_run(bt_forward *f, const bt_flat_batch *b)
+{
+    bt_step_args step = {.ids = f->scratch->ids,
+                         .positions = f->scratch->positions,
+                         .tokens = b->tokens,
+                         .spans = f->scratch->spans,
+                         .span_count = b->spans,
+                         .rows = f->scratch->logit_rows,
+                         .row_count = b->rows};
+    bool known = false;
+    bt_err err;
+
+    if ((err = f->ops->begin(f->device, &step, &known)) != BT_OK || (!known && (err = run_operations(f, b)) != BT_OK)) {
+        return err;
+    }
+    return f->ops->end(f->device);
 }

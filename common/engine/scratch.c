@@ -24,8 +24,9 @@ stride_of(size_t floats)
     return (floats + 15) / 16 * 16;
 }
 
+// `c`: the device's memory; `h`: the program's.
 static void
-lay_out(bt_scratch *s, carve *c, const bt_model_config *config, const bt_scratch_limits *limits)
+lay_out(bt_scratch *s, carve *c, carve *h, const bt_model_config *config, const bt_scratch_limits *limits)
 {
     size_t t = limits->tokens, pairs = config->rope_dims / 2;
 
@@ -46,45 +47,50 @@ lay_out(bt_scratch *s, carve *c, const bt_model_config *config, const bt_scratch
         s->cos[i] = take(c, t, pairs * sizeof(float));
         s->sin[i] = take(c, t, pairs * sizeof(float));
     }
-    s->ids = take(c, t, sizeof *s->ids);
-    s->positions = take(c, t, sizeof *s->positions);
-    s->spans = take(c, limits->sequences, sizeof *s->spans);
-    s->logit_rows = take(c, limits->rows, sizeof *s->logit_rows);
-    s->row_items = take(c, limits->rows, sizeof *s->row_items);
+    s->ids = take(h, t, sizeof *s->ids);
+    s->positions = take(h, t, sizeof *s->positions);
+    s->spans = take(h, limits->sequences, sizeof *s->spans);
+    s->logit_rows = take(h, limits->rows, sizeof *s->logit_rows);
+    s->row_items = take(h, limits->rows, sizeof *s->row_items);
     s->sampling_bytes = bt_sample_scratch_bytes(config->vocab);
-    s->sampling = take(c, limits->threads, s->sampling_bytes);
+    s->sampling = take(h, limits->threads, s->sampling_bytes);
     s->logits = take(c, limits->rows, s->logit_stride * sizeof(float));
+    s->host_logits = bt_device_is_host(s->device) ? s->logits : take(h, limits->rows, s->logit_stride * sizeof(float));
 }
 
 void
-bt_scratch_plan(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits)
+bt_scratch_plan(bt_scratch *scratch, bt_device *device, const bt_model_config *config, const bt_scratch_limits *limits)
 {
-    carve c = {0};
+    carve c = {0}, h = {0};
 
-    *scratch = (bt_scratch){0};
-    lay_out(scratch, &c, config, limits);
-    scratch->bytes = c.used;
+    *scratch = (bt_scratch){.device = device};
+    lay_out(scratch, &c, &h, config, limits);
+    scratch->device_bytes = c.used;
+    scratch->host_bytes = h.used;
 }
 
 bt_err
-bt_scratch_open(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits)
+bt_scratch_open(bt_scratch *scratch, bt_device *device, const bt_model_config *config, const bt_scratch_limits *limits)
 {
-    carve c = {0};
+    carve c = {0}, h = {0};
 
-    bt_scratch_plan(scratch, config, limits);
-    c.base = bt_alloc_pages(scratch->bytes);
-    if (c.base == NULL) {
-        *scratch = (bt_scratch){0};
+    bt_scratch_plan(scratch, device, config, limits);
+    c.base = scratch->on_device = bt_device_alloc(device, scratch->device_bytes);
+    h.base = scratch->pages = bt_alloc_pages(scratch->host_bytes);
+    if (c.base == NULL || h.base == NULL) {
+        bt_scratch_close(scratch);
         return BT_ERR_NO_MEMORY;
     }
-    scratch->pages = c.base;
-    lay_out(scratch, &c, config, limits);
+    lay_out(scratch, &c, &h, config, limits);
     return BT_OK;
 }
 
 void
 bt_scratch_close(bt_scratch *scratch)
 {
-    bt_free_pages(scratch->pages, scratch->bytes);
+    if (scratch->device != NULL) {
+        bt_device_free(scratch->device, scratch->on_device, scratch->device_bytes);
+    }
+    bt_free_pages(scratch->pages, scratch->host_bytes);
     *scratch = (bt_scratch){0};
 }

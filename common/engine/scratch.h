@@ -1,6 +1,7 @@
 // Everything a step writes besides the KV cache: activations between operations, the flattened batch, the logits.
 //
-// One piece of pages, cut once at open. Rows of activations begin at 64-byte boundaries.
+// Two pieces, each cut once at open: what operations read and write is the device's memory, the rest the program's. Rows of
+// activations begin at 64-byte boundaries.
 #pragma once
 
 #include "common/model/model.h"
@@ -16,6 +17,7 @@ typedef struct {
     float *block_out;         // [tokens, hidden] a block's output before its post-norm
     float *cos[2], *sin[2];   // [tokens, rope_dims / 2], one pair a RoPE table
     float *logits;            // [rows, vocab]
+    float *host_logits;       // the same where the program can read it; == logits when the device is the host
     int32_t *ids;             // [tokens]
     uint32_t *positions;      // [tokens]
     bt_attention_span *spans; // [sequences]
@@ -24,16 +26,19 @@ typedef struct {
     uint8_t *sampling;        // [threads, sampling_bytes]
     size_t sampling_bytes;
 
-    uint8_t *pages;
-    size_t bytes;
+    bt_device *device;
+    uint8_t *on_device, *pages;
+    size_t device_bytes, host_bytes;
 } bt_scratch;
 
 typedef struct {
     uint32_t tokens, rows, sequences, threads;
 } bt_scratch_limits;
 
-// Sizes only: `bytes` as it will be allocated.
-void bt_scratch_plan(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits);
+// Sizes only: device_bytes and host_bytes as they will be allocated.
+void bt_scratch_plan(bt_scratch *scratch, bt_device *device, const bt_model_config *config,
+                     const bt_scratch_limits *limits);
 // Allocates what was planned.
-bt_err bt_scratch_open(bt_scratch *scratch, const bt_model_config *config, const bt_scratch_limits *limits);
+bt_err bt_scratch_open(bt_scratch *scratch, bt_device *device, const bt_model_config *config,
+                       const bt_scratch_limits *limits);
 void bt_scratch_close(bt_scratch *scratch); // accepts a zeroed one

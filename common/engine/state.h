@@ -9,7 +9,8 @@
 struct bt_engine {
     bt_time progress_said;     // when the last line about loading was written
     bt_engine_options options; // with the defaults filled in
-    bt_device *device;
+    bt_device *device;         // what steps run on
+    bt_device *host;           // the CPU: loads, repacks, samples; == device where that is one
     bt_model *model;
     bt_kv_layout layout;
     bt_engine_plan plan;

@@ -10,7 +10,7 @@ const float *
 bt_engine_logits(const bt_engine *engine, uint32_t *rows)
 {
     *rows = engine->logit_rows;
-    return engine->scratch.logits;
+    return engine->scratch.host_logits;
 }
 
 static bt_err
@@ -108,7 +108,7 @@ finish_row(const sample_job *job, uint32_t row, void *scratch)
     const bt_engine *engine = job->engine;
     const bt_scratch *s = &engine->scratch;
     const bt_batch_item *item = &job->items[s->row_items[row]];
-    const float *logits = s->logits + row * s->logit_stride;
+    const float *logits = s->host_logits + row * s->logit_stride;
     uint32_t vocab = engine->model->config.vocab;
     uint32_t at = s->logit_rows[row] - s->spans[s->row_items[row]].row; // which of the item's tokens
     bool last = at + 1 == item->count;
@@ -179,7 +179,7 @@ sample(bt_engine *engine, const bt_batch_item *items, const bt_flat_batch *batch
     unsigned bad;
 
     if (worth_sharing(engine, items, batch)) {
-        bt_device_parallel(engine->device, sample_rows, &job);
+        bt_device_parallel(engine->host, sample_rows, &job);
     } else {
         sample_rows(&job, 0, 1);
     }
@@ -207,6 +207,10 @@ bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_coun
     }
     bt_mem_serving_begin();
     err = bt_forward_run(&engine->forward, &batch);
+    if (err == BT_OK && engine->scratch.host_logits != engine->scratch.logits) {
+        err = bt_device_read(engine->device, engine->scratch.host_logits, engine->scratch.logits,
+                             batch.rows * engine->scratch.logit_stride * sizeof(float));
+    }
     sampling = engine->times != NULL ? bt_time_now() : 0;
     if (err == BT_OK) {
         engine->logit_rows = batch.rows;

@@ -2,18 +2,13 @@
 #include "common/base/mem.h"
 #include "common/base/time.h"
 #include "common/model/digest.h"
+#include "common/model/memory.h"
 #include "common/model/outline.h"
 #include "common/model/pack.h"
 #include "common/model/requantise.h"
 #include "common/model/tokenizer.h"
 
 #include <string.h>
-
-struct bt_model_memory {
-    uint8_t *pages; // all weights and vectors
-    size_t bytes;
-    bt_arena arena; // the config's arrays and the layers
-};
 
 #define ARENA_MAX ((size_t)64 << 20)
 
@@ -45,6 +40,9 @@ bt_model_close(bt_model *model)
     if (model != NULL) {
         bt_tokenizer_close(model->tokenizer);
         bt_free_pages(model->memory->pages, model->memory->bytes);
+        if (model->memory->device != NULL) {
+            bt_device_free(model->memory->device, model->memory->on_device, model->memory->on_device_bytes);
+        }
         bt_arena_fini(&model->memory->arena);
         bt_free(model->memory);
         bt_free(model);

@@ -5,13 +5,13 @@
 
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/work.h"
-#include "kernels/ops.h"
+#include "kernels/device_impl.h"
 
 // In rising order: a machine that has one has all before it.
 typedef enum { BT_CPU_REF, BT_CPU_AVX2, BT_CPU_AVX512, BT_CPU_AMX } bt_cpu_isa;
 
 struct bt_device {
-    const bt_ops *ops;
+    bt_device_head head;
     bt_cpu_isa isa;
     uint32_t threads;
     bt_pool *pool;

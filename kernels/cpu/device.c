@@ -10,11 +10,45 @@
 #include <sched.h>
 #include <string.h>
 
+static bt_err
+cpu_begin(bt_device *device, const bt_step_args *args, bool *known)
+{
+    (void)device;
+    (void)args;
+    *known = false;
+    return BT_OK;
+}
+
+static bt_err
+cpu_end(bt_device *device)
+{
+    (void)device;
+    return BT_OK;
+}
+
+static bt_err
+cpu_gather(bt_device *device, const bt_gather_args *args)
+{
+    (void)device;
+    for (uint32_t i = 0; i < args->count; i++) {
+        if (args->rows[i] != i) {
+            memmove(args->x + i * args->x_stride, args->x + args->rows[i] * args->x_stride,
+                    args->cols * sizeof *args->x);
+        }
+    }
+    return BT_OK;
+}
+
 static const bt_ops ops_cpu = {
     .name = "cpu",
     .weight_bytes = bt_panel_bytes,
     .weight_pack = bt_panel_pack,
     .weight_pack_floats = bt_panel_pack_floats,
+    .weight_row = bt_panel_row,
+    .weight_row_floats = bt_panel_row_floats,
+    .begin = cpu_begin,
+    .end = cpu_end,
+    .gather = cpu_gather,
     .embed = bt_cpu_embed,
     .rope = bt_cpu_rope,
     .linear = bt_cpu_linear,
@@ -35,39 +69,6 @@ affinity_cores(void)
     return (uint32_t)count;
 }
 
-bt_err
-bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
-{
-    uint32_t threads = options->threads > 0 ? options->threads : affinity_cores();
-    bt_device *device;
-    bt_cpu_isa isa;
-    bt_err err;
-
-    if (options->kind != BT_DEVICE_CPU) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "device: this build has no CUDA");
-    }
-    if ((err = bt_cpu_isa_choose(&isa, options->isa, why)) != BT_OK) {
-        return err;
-    }
-    if ((device = bt_alloc_pages(sizeof *device)) == NULL) {
-        return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
-    }
-    device->ops = &ops_cpu;
-    device->isa = isa;
-    device->threads = threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
-    if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
-        bt_fail(why, err, "device: cannot start %u threads", device->threads);
-        bt_device_close(device);
-        return err;
-    }
-    if (isa == BT_CPU_AMX && !bt_cpu_agrees_with_ref(device)) {
-        bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");
-        device->isa = BT_CPU_AVX512;
-    }
-    *out = device;
-    return BT_OK;
-}
-
 static void
 scratch_free(bt_device *device)
 {
@@ -77,31 +78,22 @@ scratch_free(bt_device *device)
     device->shared_bytes = device->private_bytes = 0;
 }
 
-void
-bt_device_close(bt_device *device)
+static void
+cpu_close(bt_device *device)
 {
-    if (device == NULL) {
-        return;
-    }
     bt_pool_close(device->pool);
     scratch_free(device);
     bt_free_pages(device, sizeof *device);
 }
 
-const bt_ops *
-bt_device_ops(const bt_device *device)
-{
-    return device->ops;
-}
-
-uint32_t
-bt_device_threads(const bt_device *device)
+static uint32_t
+cpu_threads(const bt_device *device)
 {
     return device->threads;
 }
 
-const char *
-bt_device_isa(const bt_device *device)
+static const char *
+cpu_isa(const bt_device *device)
 {
     return bt_cpu_isa_name(device->isa);
 }
@@ -112,8 +104,14 @@ larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-bt_err
-bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
+static size_t
+cpu_scratch_bytes(const bt_device *device)
+{
+    return device->shared_bytes + device->private_bytes * device->threads;
+}
+
+static bt_err
+cpu_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
 {
     bt_cpu_scratch linear = bt_cpu_linear_scratch(limits, device->threads);
     bt_cpu_scratch attention = bt_cpu_attention_scratch(limits, device->threads);
@@ -126,7 +124,7 @@ bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why
     device->shared = bt_alloc_pages(device->shared_bytes);
     device->private_scratch = bt_alloc_pages(device->private_bytes * device->threads);
     if (device->shared == NULL || device->private_scratch == NULL) {
-        size_t bytes = bt_device_scratch_bytes(device);
+        size_t bytes = cpu_scratch_bytes(device);
 
         scratch_free(device);
         return bt_fail(why, BT_ERR_NO_MEMORY, "device: cannot allocate %zu bytes of scratch", bytes);
@@ -134,14 +132,82 @@ bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why
     return BT_OK;
 }
 
-size_t
-bt_device_scratch_bytes(const bt_device *device)
-{
-    return device->shared_bytes + device->private_bytes * device->threads;
-}
-
-void
-bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
+static void
+cpu_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
 {
     bt_pool_run(device->pool, run, arg);
+}
+
+static void *
+cpu_alloc(bt_device *device, size_t bytes)
+{
+    (void)device;
+    return bt_alloc_pages(bytes);
+}
+
+static void
+cpu_free(bt_device *device, void *memory, size_t bytes)
+{
+    (void)device;
+    bt_free_pages(memory, bytes);
+}
+
+static bt_err
+cpu_copy(bt_device *device, void *to, const void *from, size_t bytes)
+{
+    (void)device;
+    memcpy(to, from, bytes);
+    return BT_OK;
+}
+
+static size_t
+cpu_available(const bt_device *device)
+{
+    (void)device;
+    return SIZE_MAX;
+}
+
+static const bt_device_class cpu_class = {
+    .host = true,
+    .close = cpu_close,
+    .threads = cpu_threads,
+    .isa = cpu_isa,
+    .reserve = cpu_reserve,
+    .scratch_bytes = cpu_scratch_bytes,
+    .parallel = cpu_parallel,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .write = cpu_copy,
+    .read = cpu_copy,
+    .available = cpu_available,
+};
+
+bt_err
+bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
+{
+    uint32_t threads = options->threads > 0 ? options->threads : affinity_cores();
+    bt_device *device;
+    bt_cpu_isa isa;
+    bt_err err;
+
+    if ((err = bt_cpu_isa_choose(&isa, options->isa, why)) != BT_OK) {
+        return err;
+    }
+    if ((device = bt_alloc_pages(sizeof *device)) == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
+    }
+    device->head = (bt_device_head){&cpu_class, &ops_cpu};
+    device->isa = isa;
+    device->threads = threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
+    if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
+        bt_fail(why, err, "device: cannot start %u threads", device->threads);
+        cpu_close(device);
+        return err;
+    }
+    if (isa == BT_CPU_AMX && !bt_cpu_agrees_with_ref(device)) {
+        bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");
+        device->isa = BT_CPU_AVX512;
+    }
+    *out = device;
+    return BT_OK;
 }

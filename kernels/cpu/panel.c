@@ -228,3 +228,26 @@ bt_panel_float(const bt_weight *weight, uint32_t row, uint32_t col)
         return bt_bf16_to_f32(((const uint16_t *)data)[at]);
     }
 }
+
+void
+bt_panel_row(const bt_weight *weight, uint32_t row, uint8_t *codes, uint16_t *scales, uint16_t *minima)
+{
+    bt_panel_layout layout = bt_panel_layout_of(weight->format, weight->rows, weight->cols);
+    const uint16_t *from = bt_panel_scales(&layout, weight->data, row / BT_PANEL_ROWS) + row % BT_PANEL_ROWS;
+
+    bt_panel_row_codes(weight, row, codes);
+    for (uint32_t block = 0; block < layout.blocks; block++, from += layout.scale_block) {
+        scales[block] = from[0];
+        if (weight->format.asymmetric && minima != NULL) {
+            minima[block] = from[BT_PANEL_ROWS];
+        }
+    }
+}
+
+void
+bt_panel_row_floats(const bt_weight *weight, uint32_t row, float *out)
+{
+    for (uint32_t k = 0; k < weight->cols; k++) {
+        out[k] = bt_panel_float(weight, row, k);
+    }
+}

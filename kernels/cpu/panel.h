@@ -62,5 +62,8 @@ void bt_panel_pack_floats(const bt_weight *weight, uint32_t first_row, uint32_t 
 
 // The codes of one row, [columns padded]; what ref and embed read.
 void bt_panel_row_codes(const bt_weight *weight, uint32_t row, uint8_t *codes);
+// The same with the row's scales and minima (NULL = not wanted), [blocks].
+void bt_panel_row(const bt_weight *weight, uint32_t row, uint8_t *codes, uint16_t *scales, uint16_t *minima);
+void bt_panel_row_floats(const bt_weight *weight, uint32_t row, float *out); // [cols]
 // Element k of a row of a float format, widened.
 float bt_panel_float(const bt_weight *weight, uint32_t row, uint32_t col);

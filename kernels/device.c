@@ -1,0 +1,103 @@
+// Which kind of device a call is for.
+#include "kernels/device_impl.h"
+
+static const bt_device_head *
+head_of(const bt_device *device)
+{
+    return (const bt_device_head *)(const void *)device;
+}
+
+bt_err
+bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
+{
+    if (options->kind == BT_DEVICE_CPU) {
+        return bt_cpu_open(out, options, why);
+    }
+#ifdef BT_CUDA
+    return bt_cuda_open(out, options, why);
+#else
+    return bt_fail(why, BT_ERR_UNSUPPORTED, "device: this build has no CUDA (cmake -DBT_CUDA=ON)");
+#endif
+}
+
+void
+bt_device_close(bt_device *device)
+{
+    if (device != NULL) {
+        head_of(device)->kind->close(device);
+    }
+}
+
+const bt_ops *
+bt_device_ops(const bt_device *device)
+{
+    return head_of(device)->ops;
+}
+
+uint32_t
+bt_device_threads(const bt_device *device)
+{
+    return head_of(device)->kind->threads(device);
+}
+
+const char *
+bt_device_isa(const bt_device *device)
+{
+    return head_of(device)->kind->isa(device);
+}
+
+bt_err
+bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
+{
+    return head_of(device)->kind->reserve(device, limits, why);
+}
+
+size_t
+bt_device_scratch_bytes(const bt_device *device)
+{
+    return head_of(device)->kind->scratch_bytes(device);
+}
+
+void
+bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
+{
+    head_of(device)->kind->parallel(device, run, arg);
+}
+
+bool
+bt_device_is_host(const bt_device *device)
+{
+    return head_of(device)->kind->host;
+}
+
+void *
+bt_device_alloc(bt_device *device, size_t bytes)
+{
+    return head_of(device)->kind->alloc(device, bytes);
+}
+
+void
+bt_device_free(bt_device *device, void *memory, size_t bytes)
+{
+    if (memory != NULL) {
+        head_of(device)->kind->free(device, memory, bytes);
+    }
+}
+
+bt_err
+bt_device_write(bt_device *device, void *to, const void *from, size_t bytes)
+{
+    return head_of(device)->kind->write(device, to, from, bytes);
+}
+
+bt_err
+bt_device_read(bt_device *device, void *to, const void *from, size_t bytes)
+{
+    return head_of(device)->kind->read(device, to, from, bytes);
+}
+
+size_t
+bt_device_available(const bt_device *device)
+{
+    return head_of(device)->kind->available(device);
+}

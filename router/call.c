@@ -1,6 +1,5 @@
-// A call's life: FREE → TEXT → RUNS → OVER → FREE. The client may go in each phase; the call stays until the text worker has
-// given its job back and the core has finished its last choice.
-#include "router/http_impl.h"
+// A call's way to the core: taken, prepared by a text worker, given to the core; and how it ends before its answer is complete.
+#include "router/call.h"
 
 #include "common/base/log.h"
 
@@ -9,12 +8,12 @@
 #include <time.h>
 
 static bt_call *
-take_call(bt_router_http *http)
+take_call(bt_calls *calls)
 {
-    for (uint32_t i = 0; i < http->options.calls_max; i++) {
-        if (http->calls[i].phase == BT_CALL_FREE) {
-            http->calls_open++;
-            return &http->calls[i];
+    for (uint32_t i = 0; i < calls->options.calls_max; i++) {
+        if (calls->call[i].phase == BT_CALL_FREE) {
+            calls->calls_open++;
+            return &calls->call[i];
         }
     }
     return NULL;
@@ -23,7 +22,7 @@ take_call(bt_router_http *http)
 static void
 free_call(bt_call *call)
 {
-    bt_router_http *http = call->http;
+    bt_calls *calls = call->calls;
 
     while (call->choices != NULL) {
         bt_choice *choice = call->choices;
@@ -33,12 +32,11 @@ free_call(bt_call *call)
     }
     bt_text_job_fini(&call->job);
     memset(call, 0, sizeof *call);
-    http->calls_open--;
+    calls->calls_open--;
 }
 
-// Frees the call when nothing of it is out any more.
-static void
-settle(bt_call *call)
+void
+bt_call_settle(bt_call *call)
 {
     if (call->phase == BT_CALL_OVER && call->choices_live == 0 && call->held == 0) {
         free_call(call);
@@ -48,39 +46,30 @@ settle(bt_call *call)
 static void
 cancel_choices(bt_call *call)
 {
-    bt_router_http *http = call->http;
+    bt_calls *calls = call->calls;
 
     call->held++; // the core finishes them within the call of cancel
     for (bt_choice *choice = call->choices; choice != NULL; choice = choice->next) {
         if (choice->live) {
-            bt_router_edge_cancel(http->edge, bt_loop_now(http->loop), choice->id, BT_FINISH_CANCELLED);
+            bt_router_edge_cancel(calls->edge, bt_loop_now(calls->loop), choice->id, BT_FINISH_CANCELLED);
         }
     }
     call->held--;
 }
 
-static void
-let_go(bt_call *call)
+void
+bt_call_over(bt_call *call)
 {
-    if (call->request != NULL) {
-        bt_http_set_data(call->request, NULL);
-        call->request = NULL;
-    }
-}
-
-static void
-end_call(bt_call *call)
-{
-    let_go(call);
+    call->client = NULL;
     call->phase = BT_CALL_OVER;
     cancel_choices(call);
-    settle(call);
+    bt_call_settle(call);
 }
 
 static void
-count_refusal(bt_router_http *http, const bt_openai_error *error)
+count_refusal(bt_calls *calls, const bt_openai_error *error)
 {
-    bt_router_metrics *m = &http->metrics;
+    bt_router_metrics *m = &calls->metrics;
 
     *(error->status == 429                                                         ? &m->rejected_busy
       : error->status >= 500                                                       ? &m->failed
@@ -88,32 +77,27 @@ count_refusal(bt_router_http *http, const bt_openai_error *error)
                                                                                    : &m->rejected_invalid) += 1;
 }
 
-static void
-fail_call(bt_call *call, const bt_openai_error *error)
+void
+bt_call_fail(bt_call *call, const bt_openai_error *error)
 {
-    bt_router_http *http = call->http;
-
-    count_refusal(http, error);
+    count_refusal(call->calls, error);
     bt_log_info("REQ-FAILED", "req %s status %u %s", call->name, error->status, error->message);
-    if (call->request != NULL && call->streaming) {
-        bt_openai_write_error_event(bt_http_out(call->request), error);
-        bt_http_end(call->request);
-    } else if (call->request != NULL) {
-        bt_router_http_refuse(http, call->request, error);
+    if (call->client != NULL) {
+        call->sink->fail(call, error);
     }
-    end_call(call);
+    bt_call_over(call);
 }
 
 void
-bt_call_leave(bt_call *call)
+bt_call_leave(bt_call *call, const char *why)
 {
-    call->http->metrics.cancelled++;
-    bt_log_info("REQ-LEFT", "req %s: the client is gone", call->name);
+    call->calls->metrics.cancelled++;
+    bt_log_info("REQ-LEFT", "req %s: %s", call->name, why);
     if (call->phase == BT_CALL_TEXT) {
-        let_go(call); // the job comes back and finds nobody
+        call->client = NULL; // the job comes back and finds nobody
         atomic_store(&call->job.dropped, true);
     } else {
-        end_call(call);
+        bt_call_over(call);
     }
 }
 
@@ -121,55 +105,64 @@ void
 bt_call_close(bt_call *call)
 {
     if (call->phase != BT_CALL_FREE) {
-        let_go(call);
         free_call(call);
     }
 }
 
 // ---- begin: to the text workers ----
 
-static void
-refuse_new(bt_router_http *http, bt_http_request *request, unsigned status, const char *code, const char *words)
+static bt_err
+refuse_new(bt_calls *calls, bt_openai_error *error, unsigned status, const char *code, const char *words)
 {
-    bt_openai_error error;
-
-    bt_openai_fail(&error, BT_ERR_BUSY, status, code, NULL, "%s", words);
-    *(status == 429 ? &http->metrics.rejected_busy : &http->metrics.rejected_not_ready) += 1;
-    bt_router_http_set_retry(request, BT_SECOND);
-    bt_router_http_refuse(http, request, &error);
+    *(status == 429 ? &calls->metrics.rejected_busy : &calls->metrics.rejected_not_ready) += 1;
+    bt_openai_fail(error, BT_ERR_BUSY, status, code, NULL, "%s", words);
+    error->retry_after = BT_SECOND;
+    return BT_ERR_BUSY;
 }
 
-void
-bt_call_start(bt_router_http *http, bt_http_request *request, bt_text_task task, bt_openai_kind kind)
+static void
+fill_call(bt_call *call, const bt_question *question)
 {
-    char name[BT_REQUEST_NAME_MAX + 1];
-    bt_call *call;
-
-    bt_router_http_name(http, request, name);
-    if (http->edge == NULL || http->draining) {
-        refuse_new(http, request, 503, http->draining ? "draining" : "loading",
-                   http->draining ? "this server is going down" : "the model is being loaded");
-        return;
-    }
-    if ((call = take_call(http)) == NULL) {
-        refuse_new(http, request, 429, "too_many_requests", "as many requests as this server takes are running");
-        return;
-    }
-    call->http = http;
-    call->phase = BT_CALL_TEXT;
-    call->request = request;
-    call->arrived = bt_loop_now(http->loop);
-    memcpy(call->name, name, sizeof name);
-    bt_http_set_data(request, call);
-    bt_http_take_body(request, &call->job.body);
-    call->job.task = task;
-    call->job.kind = kind;
+    call->sink = question->sink;
+    call->edge = question->edge;
+    call->client = question->client;
+    call->wants_results = question->wants_results;
+    call->deadline = question->time_max == BT_TIME_NEVER ? BT_TIME_NEVER : call->arrived + question->time_max;
+    snprintf(call->name, sizeof call->name, "%s", question->name);
+    call->job.task = question->task;
+    call->job.kind = question->kind;
+    call->job.parse = question->parse;
+    call->job.body = *question->body;
     call->job.arg = call;
-    if (bt_text_submit(http->text, &call->job) != BT_OK) {
-        let_go(call);
+    *question->body = (bt_buf){0};
+}
+
+bt_err
+bt_call_start(bt_call **out, bt_calls *calls, const bt_question *question, bt_openai_error *error)
+{
+    bt_call *call = NULL;
+    bt_err err;
+
+    if (calls->edge == NULL || calls->draining) {
+        err = refuse_new(calls, error, 503, calls->draining ? "draining" : "loading",
+                         calls->draining ? "this server is going down" : "the model is being loaded");
+    } else if ((call = take_call(calls)) == NULL) {
+        err = refuse_new(calls, error, 429, "too_many_requests", "as many requests as this server takes are running");
+    } else {
+        call->calls = calls;
+        call->phase = BT_CALL_TEXT;
+        call->arrived = bt_loop_now(calls->loop);
+        fill_call(call, question);
+        if ((err = bt_text_submit(calls->text, &call->job)) == BT_OK) {
+            *out = call;
+            return BT_OK;
+        }
         free_call(call);
-        refuse_new(http, request, 429, "too_many_requests", "as many requests as this server takes are waiting");
+        err = refuse_new(calls, error, 429, "too_many_requests", "as many requests as this server takes are waiting");
     }
+    bt_buf_fini(question->body);
+    *question->body = (bt_buf){0};
+    return err;
 }
 
 // ---- middle: to the core ----
@@ -206,35 +199,42 @@ refusal_of(bt_call *call, bt_err err, const bt_router_answer *answer, const bt_c
                        err == BT_ERR_CLOSED ? "this server is going down" : "no node can take this request now");
     }
     if (error->status != 400) {
-        bt_router_http_set_retry(call->request, answer->retry_after);
+        error->retry_after = answer->retry_after > 0 ? answer->retry_after : BT_SECOND;
     }
+}
+
+static bt_time
+deadline_of(const bt_call *call)
+{
+    bt_time longest = call->calls->options.request_time_max, end = call->arrived + longest;
+
+    return longest == BT_TIME_NEVER || call->deadline < end ? call->deadline : end;
 }
 
 static bt_err
 submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
 {
-    bt_router_http *http = call->http;
+    bt_calls *calls = call->calls;
     const bt_openai_request *request = &call->job.request;
     bt_sampling sampling = request->sampling;
-    bt_time longest = http->options.request_time_max;
     bt_router_arrival arrival = {
         .tag = (uint64_t)(uintptr_t)choice,
         .ids = call->job.prompts[choice->prompt].ids,
         .count = call->job.prompts[choice->prompt].count,
         .sampling = &sampling,
         .max_tokens = request->max_tokens == UINT32_MAX ? BT_MAX_TOKENS_REST : request->max_tokens,
-        .prompt_logprobs = request->echo && request->logprobs,
-        .end_ids = http->end_ids,
+        .prompt_logprobs = request->prompt_logprobs || (request->echo && request->logprobs),
+        .end_ids = calls->end_ids,
         .end_count = sampling.ignore_eos                 ? 0
-                     : call->head.kind == BT_OPENAI_CHAT ? http->end_count
-                                                         : http->end_count != 0,
+                     : call->head.kind == BT_OPENAI_CHAT ? calls->end_count
+                                                         : calls->end_count != 0,
         .session = hash_of(request->user),
-        .deadline = longest == BT_TIME_NEVER ? BT_TIME_NEVER : call->arrived + longest,
+        .deadline = deadline_of(call),
     };
     bt_err err;
 
     sampling.seed += choice->index;
-    err = bt_router_edge_submit(http->edge, bt_loop_now(http->loop), &arrival, answer);
+    err = bt_router_edge_submit(calls->edge, bt_loop_now(calls->loop), &arrival, answer);
     if (err == BT_OK) {
         choice->id = answer->request;
         choice->live = true;
@@ -242,8 +242,6 @@ submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
     }
     return err;
 }
-
-static void finish_call(bt_call *call);
 
 static void
 run(bt_call *call)
@@ -260,16 +258,16 @@ run(bt_call *call)
 
         if (err != BT_OK) {
             refusal_of(call, err, &answer, choice != NULL ? choice : &(bt_choice){0}, &error);
-            fail_call(call, &error);
+            bt_call_fail(call, &error);
             break;
         }
     }
     call->submitted = true;
     call->held--;
     if (call->phase == BT_CALL_RUNS && call->choices_live == 0) {
-        finish_call(call);
+        bt_call_finish(call);
     }
-    settle(call);
+    bt_call_settle(call);
 }
 
 static bool
@@ -277,41 +275,7 @@ model_is_served(const bt_call *call)
 {
     bt_str model = call->job.request.model;
 
-    return model.len == 0 || bt_str_is(model, call->http->options.model);
-}
-
-static void
-answer_tokenize(bt_call *call)
-{
-    const bt_text_ids *ids = &call->job.prompts[0];
-    bt_json_writer w;
-
-    bt_json_write(&w, bt_http_out(call->request));
-    bt_json_begin_object(&w, NULL);
-    bt_json_put_int(&w, "count", ids->count);
-    bt_json_put_int(&w, "max_model_len", call->http->context);
-    bt_json_begin_array(&w, "tokens");
-    for (uint32_t i = 0; i < ids->count; i++) {
-        bt_json_put_int(&w, NULL, ids->ids[i]);
-    }
-    bt_json_end(&w);
-    bt_json_end(&w);
-    bt_router_http_answer(call->http, call->request, 200, "application/json");
-    end_call(call);
-}
-
-static void
-answer_detokenize(bt_call *call)
-{
-    bt_json_writer w;
-
-    bt_json_write(&w, bt_http_out(call->request));
-    bt_json_begin_object(&w, NULL);
-    bt_json_put_text(&w, "prompt",
-                     (bt_str){call->job.text.data != NULL ? call->job.text.data : "", call->job.text.len});
-    bt_json_end(&w);
-    bt_router_http_answer(call->http, call->request, 200, "application/json");
-    end_call(call);
+    return model.len == 0 || bt_str_is(model, call->calls->options.model);
 }
 
 static void
@@ -322,11 +286,11 @@ fill_head(bt_call *call)
 
     head->kind = request->kind;
     snprintf(head->id, sizeof head->id, "%s-%s", head->kind == BT_OPENAI_CHAT ? "chatcmpl" : "cmpl", call->name);
-    head->model = bt_str_of(call->http->options.model);
+    head->model = bt_str_of(call->calls->options.model);
     head->created = (int64_t)time(NULL);
     head->include_usage = request->include_usage;
     if (!request->seed_given) {
-        call->job.request.sampling.seed = bt_rng_next(&call->http->rng);
+        call->job.request.sampling.seed = bt_rng_next(&call->calls->rng);
     }
 }
 
@@ -334,240 +298,24 @@ void
 bt_call_on_text(void *self, bt_text_job *job)
 {
     bt_call *call = job->arg;
-    bt_router_http *http = self;
+    bt_calls *calls = self;
     bt_openai_error error;
 
-    call->prepared = bt_loop_now(http->loop);
-    bt_histogram_add_time(&http->metrics.text, &bt_latency_buckets, call->prepared - call->arrived);
-    if (call->request == NULL) {
+    call->prepared = bt_loop_now(calls->loop);
+    bt_histogram_add_time(&calls->metrics.text, &bt_latency_buckets, call->prepared - call->arrived);
+    if (call->client == NULL) {
         free_call(call);
     } else if (job->err != BT_OK) {
-        fail_call(call, &job->error);
+        bt_call_fail(call, &job->error);
     } else if (!model_is_served(call)) {
         bt_openai_fail(&error, BT_ERR_NOT_FOUND, 404, "model_not_found", "model", "model: this server has \"%s\" only",
-                       http->options.model);
-        fail_call(call, &error);
-    } else if (job->task == BT_TEXT_TOKENIZE) {
-        answer_tokenize(call);
-    } else if (job->task == BT_TEXT_DETOKENIZE) {
-        answer_detokenize(call);
-    } else {
+                       calls->options.model);
+        bt_call_fail(call, &error);
+    } else if (job->task == BT_TEXT_COMPLETE) {
         fill_head(call);
         run(call);
-    }
-}
-
-// ---- end: answers ----
-
-static void
-flush(bt_call *call)
-{
-    if (bt_http_flush(call->request) != BT_OK) {
-        bt_http_request *request = call->request;
-
-        bt_log_info("REQ-SLOW", "req %s: the client reads too slowly", call->name);
-        bt_call_leave(call);
-        bt_http_break(request);
-    }
-}
-
-static void
-begin_stream(bt_call *call)
-{
-    if (!call->streaming) {
-        call->streaming = true;
-        call->http->metrics.http_2xx++;
-        bt_http_begin(call->request, 200, "text/event-stream; charset=utf-8");
-    }
-}
-
-static void
-time_tokens(bt_choice *choice, uint32_t before)
-{
-    bt_router_metrics *m = &choice->call->http->metrics;
-    bt_time now = bt_loop_now(choice->call->http->loop);
-
-    for (uint32_t i = before; i < choice->tokens; i++) {
-        if (i == 0) {
-            bt_histogram_add_time(&m->ttft, &bt_latency_buckets, now - choice->call->arrived);
-        } else {
-            bt_histogram_add_time(&m->inter_token, &bt_latency_buckets, now - choice->last_token);
-        }
-        choice->last_token = now;
-    }
-}
-
-void
-bt_call_on_tokens(void *self, const bt_router_tokens *tokens)
-{
-    bt_choice *choice = (bt_choice *)(uintptr_t)tokens->tag;
-    bt_router_http *http = self;
-    bt_call *call = choice->call;
-    uint32_t before = choice->tokens;
-
-    if (call->phase != BT_CALL_RUNS || choice->detok.stopped) {
-        return;
-    }
-    if (call->job.request.stream) {
-        begin_stream(call);
-    }
-    bt_choice_add(choice, tokens);
-    time_tokens(choice, before);
-    if (choice->detok.stopped) {
-        bt_router_edge_cancel(http->edge, bt_loop_now(http->loop), choice->id, BT_FINISH_STOP);
-    }
-    if (call->streaming) {
-        bt_choice_write(choice, NULL);
-        flush(call);
-    }
-}
-
-static bt_openai_usage
-usage_of(const bt_call *call)
-{
-    bt_openai_usage usage = {0, 0, 0};
-
-    for (uint32_t i = 0; i < call->job.prompt_count; i++) {
-        usage.prompt_tokens += call->job.prompts[i].count;
-    }
-    for (const bt_choice *choice = call->choices; choice != NULL; choice = choice->next) {
-        usage.completion_tokens += choice->tokens;
-        // The first answer to a prompt says what was there before this call.
-        usage.cached_tokens += choice->index % call->job.request.n == 0 ? choice->usage.cached_tokens : 0;
-    }
-    return usage;
-}
-
-static void
-write_whole(bt_call *call, const bt_openai_usage *usage)
-{
-    bt_json_writer w;
-
-    bt_openai_begin_answer(&w, bt_http_out(call->request), &call->head);
-    for (bt_choice *choice = call->choices; choice != NULL; choice = choice->next) {
-        bt_str text = {choice->text.data != NULL ? choice->text.data : "", choice->text.len};
-
-        bt_openai_put_choice(&w, &call->head, choice->index, text,
-                             call->job.request.logprobs ? &choice->logprobs : NULL, bt_finish_name(choice->finish));
-    }
-    bt_openai_end_answer(&w, usage);
-}
-
-static void
-count_done(bt_call *call, const bt_openai_usage *usage)
-{
-    bt_router_metrics *m = &call->http->metrics;
-    bt_time now = bt_loop_now(call->http->loop);
-    uint32_t stops = 0, lengths = 0;
-
-    for (const bt_choice *choice = call->choices; choice != NULL; choice = choice->next) {
-        stops += choice->finish == BT_FINISH_STOP;
-        lengths += choice->finish == BT_FINISH_LENGTH;
-        bt_histogram_add(&m->generation_length, &bt_token_buckets, choice->tokens);
-    }
-    *(lengths == 0 ? &m->done_stop : stops == 0 ? &m->done_length : &m->done_mixed) += 1;
-    m->prompt_tokens += usage->prompt_tokens;
-    m->cached_tokens += usage->cached_tokens;
-    m->generation_tokens += usage->completion_tokens;
-    bt_histogram_add(&m->prompt_length, &bt_token_buckets, usage->prompt_tokens);
-    bt_histogram_add_time(&m->total, &bt_latency_buckets, now - call->arrived);
-    bt_log_info("REQ-DONE", "req %s prompt %u cached %u answer %u choices %u finish %s total %lld ms", call->name,
-                usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens, call->choice_count,
-                bt_finish_name(call->choices->finish), (long long)((now - call->arrived) / BT_MILLISECOND));
-}
-
-// All choices are finished.
-static void
-finish_call(bt_call *call)
-{
-    bt_openai_usage usage = usage_of(call);
-    bt_openai_error error;
-
-    if (!call->streaming) {
-        write_whole(call, &usage);
-        if (bt_http_out(call->request)->failed) {
-            bt_buf_clear(bt_http_out(call->request));
-            bt_openai_fail(&error, BT_ERR_TOO_LONG, 500, "answer_too_large", NULL,
-                           "the answer is larger than this server holds; ask for it as a stream");
-            fail_call(call, &error);
-            return;
-        }
-        bt_router_http_answer(call->http, call->request, 200, "application/json");
     } else {
-        if (call->head.include_usage) {
-            bt_openai_write_usage(bt_http_out(call->request), &call->head, &usage);
-        }
-        bt_openai_write_done(bt_http_out(call->request));
-        bt_http_end(call->request);
-    }
-    count_done(call, &usage);
-    end_call(call);
-}
-
-static void
-fail_choice(bt_call *call, const bt_router_finished *finished)
-{
-    bt_openai_error error;
-    bt_err err = finished->finish == BT_FINISH_ERROR ? finished->err : BT_ERR_CANCELLED;
-
-    if (err == BT_ERR_TIMEOUT) {
-        bt_openai_fail(&error, err, 504, "timeout", NULL,
-                       "the answer was not complete within this server's time limit");
-    } else if (err == BT_ERR_BUSY || err == BT_ERR_PEER || err == BT_ERR_CLOSED) {
-        bt_openai_fail(&error, err, 503, "no_node", NULL, "no node could finish this request");
-    } else {
-        bt_openai_fail(&error, err, 500, "internal_error", NULL, "the model failed on this request (%s)",
-                       bt_err_name(err));
-    }
-    fail_call(call, &error);
-}
-
-static void
-note_finished(bt_choice *choice, const bt_router_finished *finished)
-{
-    bt_router_metrics *m = &choice->call->http->metrics;
-    bt_phases phases = finished->phases;
-
-    choice->finish = finished->finish;
-    choice->usage = finished->usage;
-    if (finished->ttft > 0) {
-        phases.route += choice->call->prepared - choice->call->arrived; // the core counts from the submit on
-        bt_router_metrics_note_phases(m, &phases);
-    }
-    if (choice->tokens > 1) {
-        bt_histogram_add_time(&m->per_output_token, &bt_latency_buckets,
-                              (finished->total - finished->ttft) / (choice->tokens - 1));
-    }
-}
-
-void
-bt_call_on_finished(void *self, const bt_router_finished *finished)
-{
-    bt_choice *choice = (bt_choice *)(uintptr_t)finished->tag;
-    bt_call *call = choice->call;
-
-    (void)self;
-    choice->live = false;
-    call->choices_live--;
-    if (call->phase != BT_CALL_RUNS) {
-        settle(call);
-        return;
-    }
-    if (finished->finish != BT_FINISH_STOP && finished->finish != BT_FINISH_LENGTH) {
-        fail_choice(call, finished);
-        return;
-    }
-    note_finished(choice, finished);
-    if (call->job.request.stream) {
-        begin_stream(call);
-    }
-    bt_choice_end(choice);
-    if (call->streaming) {
-        bt_choice_write(choice, bt_finish_name(choice->finish));
-    }
-    if (call->submitted && call->choices_live == 0) {
-        finish_call(call);
-    } else if (call->streaming) {
-        flush(call);
+        (job->task == BT_TEXT_TOKENIZE ? call->sink->tokens : call->sink->text)(call);
+        bt_call_over(call);
     }
 }

@@ -29,6 +29,7 @@ typedef struct {
 } bt_router_http_options;
 
 typedef struct bt_router_http bt_router_http;
+typedef struct bt_calls bt_calls; // router/call.h
 
 bt_err bt_router_http_open(bt_router_http **out, bt_loop *loop, const bt_router_http_options *options, bt_why *why);
 // Before the edge of the core and the tokenizer go. NULL is fine.
@@ -36,6 +37,9 @@ void bt_router_http_close(bt_router_http *http);
 
 // What bt_router_edge_open is given as callbacks; valid from open on.
 bt_router_callbacks bt_router_http_callbacks(bt_router_http *http);
+
+// The calls, for another edge beside this one (router/gateway.h), which closes before it.
+bt_calls *bt_router_http_calls(bt_router_http *http);
 
 // The model is loaded: requests are taken. Borrowed; once. `name` is used where the options have none.
 bt_err bt_router_http_set_model(bt_router_http *http, bt_router_edge *edge, const bt_tokenizer *tokenizer,

@@ -17,6 +17,7 @@ bt_openai_fail(bt_openai_error *error, bt_err err, unsigned status, const char *
                   : status == 429 ? "rate_limit_error"
                                   : "invalid_request_error";
     error->code = code;
+    error->retry_after = 0;
     snprintf(error->param, sizeof error->param, "%s", param != NULL ? param : "");
     va_start(args, format);
     vsnprintf(error->message, sizeof error->message, format, args);

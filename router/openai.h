@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/base/mem.h"
+#include "common/base/time.h"
 #include "common/engine/sampling.h"
 #include "common/json/json.h"
 #include "common/json/write.h"
@@ -19,6 +20,7 @@ typedef struct {
     unsigned status; // HTTP
     const char *type, *code;
     char param[128], message[512];
+    bt_time retry_after; // 0 = nothing is said of it
 } bt_openai_error;
 
 // Fills `error` and returns `err`.
@@ -48,7 +50,8 @@ typedef struct {
     bt_arena arena; // holds all texts and ids
     bt_str model;   // empty = whichever is served
     bool stream, include_usage, echo;
-    bool logprobs; // alternatives: sampling.top_logprobs
+    bool logprobs;        // alternatives: sampling.top_logprobs
+    bool prompt_logprobs; // of the prompt too, without its echo (RPC)
     bool seed_given;
     uint32_t n;
     uint32_t max_tokens; // UINT32_MAX = not given

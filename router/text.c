@@ -201,21 +201,26 @@ detokenize(const worker *w, bt_text_job *job)
     return job->text.failed ? refuse_text(job, BT_ERR_TOO_LONG, "larger than this server takes") : BT_OK;
 }
 
+static bt_err
+parse_json(bt_text_job *job, const bt_openai_limits *limits, bool *special)
+{
+    bt_str body = {job->body.data != NULL ? job->body.data : "", job->body.len};
+
+    if (job->task == BT_TEXT_COMPLETE) {
+        return bt_openai_parse(&job->request, job->kind, body, limits, &job->error);
+    }
+    return job->task == BT_TEXT_TOKENIZE ? bt_openai_parse_tokenize(&job->request, special, body, limits, &job->error)
+                                         : bt_openai_parse_detokenize(&job->request, body, limits, &job->error);
+}
+
 static void
 do_job(const worker *w, bt_text_job *job)
 {
     bt_openai_limits limits = w->text->options.openai;
-    bt_str body = {job->body.data != NULL ? job->body.data : "", job->body.len};
     bool special = true;
 
     limits.vocab = bt_tokenizer_vocab_size(w->text->tokenizer);
-    if (job->task == BT_TEXT_COMPLETE) {
-        job->err = bt_openai_parse(&job->request, job->kind, body, &limits, &job->error);
-    } else if (job->task == BT_TEXT_TOKENIZE) {
-        job->err = bt_openai_parse_tokenize(&job->request, &special, body, &limits, &job->error);
-    } else {
-        job->err = bt_openai_parse_detokenize(&job->request, body, &limits, &job->error);
-    }
+    job->err = (job->parse != NULL ? job->parse : parse_json)(job, &limits, &special);
     bt_buf_fini(&job->body);
     if (job->err == BT_OK) {
         job->err = job->task == BT_TEXT_DETOKENIZE ? detokenize(w, job) : prepare(w, job, special ? BT_ENCODE_BOS : 0);

@@ -21,11 +21,17 @@ typedef struct {
     uint32_t count;
 } bt_text_ids;
 
-typedef struct {
+typedef struct bt_text_job bt_text_job;
+
+// Reads job->body into job->request, on a worker. `special` is true before; TOKENIZE: false = the prompt's text alone, without BOS.
+typedef bt_err bt_text_parse(bt_text_job *job, const bt_openai_limits *limits, bool *special);
+
+struct bt_text_job {
     // In:
     bt_text_task task;
-    bt_openai_kind kind; // COMPLETE
-    bt_buf body;         // owned; the worker frees it
+    bt_openai_kind kind;  // COMPLETE
+    bt_text_parse *parse; // NULL: the body is JSON, as HTTP has it
+    bt_buf body;          // owned; the worker frees it
     void *arg;
     atomic_bool dropped; // set by the loop: nobody waits for it any more; what is not begun is not done
     // Out:
@@ -35,7 +41,7 @@ typedef struct {
     bt_text_ids *prompts; // [prompt_count] COMPLETE; one with TOKENIZE
     uint32_t prompt_count;
     bt_buf text; // DETOKENIZE
-} bt_text_job;
+};
 
 // Frees what a job holds; accepts a zeroed one.
 void bt_text_job_fini(bt_text_job *job);

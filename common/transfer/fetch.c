@@ -437,8 +437,8 @@ bt_transfer_arm(bt_transfer *t)
     for (uint32_t i = 0; i < t->queued; i++) {
         const bt_fetch *f = &t->fetches[t->queue[i]];
 
-        if (fetch_over(f) ||
-            (f->err == BT_OK && f->next < f->count && t->peers[f->peer].flying < t->peers[f->peer].window)) {
+        if (fetch_over(f) || (f->err == BT_OK && f->next < f->count && !(f->proof && proof_flies(t)) &&
+                              t->peers[f->peer].flying < t->peers[f->peer].window)) {
             return false;
         }
     }

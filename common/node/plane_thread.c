@@ -1,0 +1,313 @@
+// The thread that owns the transfer: takes requests, polls, tells. It sleeps on the transfer's descriptor and its mailbox.
+#include "common/base/log.h"
+#include "common/node/plane_impl.h"
+
+#include <assert.h>
+#include <time.h>
+
+#define EVENTS_A_POLL 64
+#define PROOF_USER (1ull << 32) // beside the fetches, whose users are their slots
+#define SLEEP_MAX BT_SECOND
+#define BLIND_SLEEP (2 * BT_MILLISECOND) // of a transport without a descriptor
+#define PUBLISH_EVERY (100 * BT_MILLISECOND)
+
+// ---- telling ----
+
+static void
+tell(bt_plane *plane, const bt_plane_told *told)
+{
+    bt_err err = bt_mailbox_post(plane->told, told);
+
+    assert(err == BT_OK); // there is room for all events of all slots
+    (void)err;
+    plane->news = true;
+}
+
+static void
+tell_of_connection(bt_plane *plane, uint32_t slot, bt_plane_event_kind kind, bt_err err)
+{
+    const bt_plane_connection *c = &plane->connections[slot];
+
+    tell(plane,
+         &(bt_plane_told){.event = {.kind = kind, .peer = c->peer, .epoch = c->epoch, .err = err}, .slot = slot});
+}
+
+static void
+tell_fetched(bt_plane *plane, uint32_t slot, bt_err err, bt_transfer_cause cause, uint32_t good)
+{
+    const bt_plane_fetch_slot *f = &plane->fetches[slot];
+    bt_plane_event event = {.kind = BT_PLANE_FETCHED,
+                            .peer = f->peer,
+                            .epoch = f->epoch,
+                            .user = f->user,
+                            .err = err,
+                            .cause = cause,
+                            .good = good,
+                            .took = bt_time_now() - f->asked};
+
+    tell(plane, &(bt_plane_told){.event = event, .slot = slot});
+}
+
+static void
+publish(bt_plane *plane, bt_time now)
+{
+    struct timespec cpu;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    plane->stats.cpu_time = cpu.tv_sec * BT_SECOND + cpu.tv_nsec;
+    bt_transfer_get_stats(plane->transfer, &plane->stats.transfer);
+    pthread_mutex_lock(&plane->lock);
+    plane->published = plane->stats;
+    for (uint32_t slot = 0; slot < plane->connection_count; slot++) {
+        const bt_plane_connection *c = &plane->connections[slot];
+        bt_plane_peer *peer = &plane->peers[slot];
+
+        peer->epoch = 0;
+        if (c->state == BT_PLANE_OPEN && bt_transfer_peer(plane->transfer, c->transfer_peer, &peer->transfer) == BT_OK)
+            peer->epoch = c->epoch;
+    }
+    pthread_mutex_unlock(&plane->lock);
+    plane->published_at = now;
+}
+
+// ---- connections ----
+
+static void
+end_connection(bt_plane *plane, uint32_t slot)
+{
+    bt_plane_connection *c = &plane->connections[slot];
+
+    c->state = c->proving ? BT_PLANE_PROOF_ENDS : BT_PLANE_CLOSED;
+    if (c->state == BT_PLANE_CLOSED)
+        tell(plane, &(bt_plane_told){.slot = slot, .gone = true});
+}
+
+static void
+tell_proved(bt_plane *plane, uint32_t slot, bt_err err, bt_transfer_cause cause)
+{
+    const bt_plane_connection *c = &plane->connections[slot];
+    bt_plane_event event = {.kind = BT_PLANE_PROVED,
+                            .peer = c->peer,
+                            .epoch = c->epoch,
+                            .err = err,
+                            .cause = cause,
+                            .took = bt_time_now() - c->asked};
+    bt_transfer_peer_info info;
+
+    if (bt_transfer_peer(plane->transfer, c->transfer_peer, &info) == BT_OK) {
+        event.path = info.path;
+        event.gb_per_s = info.gb_per_s;
+        for (size_t i = 0; i + 1 < sizeof event.transport && info.transport[i] != 0; i++)
+            event.transport[i] = info.transport[i];
+    }
+    plane->stats.proved += err == BT_OK;
+    plane->stats.proofs_failed += err != BT_OK;
+    tell(plane, &(bt_plane_told){.event = event, .slot = slot});
+}
+
+static void
+connect_peer(bt_plane *plane, uint32_t slot)
+{
+    bt_plane_connection *c = &plane->connections[slot];
+    bt_why why = {0};
+    bt_err err = bt_transfer_connect(plane->transfer, c->description, c->bytes, &c->transfer_peer, &why);
+
+    plane->stats.connects++;
+    c->proving = false;
+    c->state = err == BT_OK ? BT_PLANE_OPEN : BT_PLANE_CLOSED;
+    tell_of_connection(plane, slot, BT_PLANE_CONNECTED, err);
+    if (err != BT_OK) {
+        bt_log_warn("PLANE-REFUSED", "peer %u, epoch %016llx: %s", c->peer, (unsigned long long)c->epoch, why.text);
+        plane->stats.refused++;
+        end_connection(plane, slot);
+    } else if (c->prove_deadline != 0) {
+        err = bt_transfer_prove(plane->transfer, c->transfer_peer, c->prove_deadline, PROOF_USER | slot);
+        c->proving = err == BT_OK;
+        if (err != BT_OK)
+            tell_proved(plane, slot, err, BT_TRANSFER_CAUSE_PEER);
+    }
+}
+
+static void
+disconnect_peer(bt_plane *plane, uint32_t slot)
+{
+    bt_plane_connection *c = &plane->connections[slot];
+
+    if (c->state != BT_PLANE_OPEN) // refused or lost while this was under way
+        return;
+    bt_transfer_disconnect(plane->transfer, c->transfer_peer);
+    end_connection(plane, slot);
+}
+
+static void
+take_lost(bt_plane *plane, uint32_t transfer_peer)
+{
+    for (uint32_t slot = 0; slot < plane->connection_count; slot++) {
+        bt_plane_connection *c = &plane->connections[slot];
+
+        if (c->state != BT_PLANE_OPEN || c->transfer_peer != transfer_peer)
+            continue;
+        bt_log_warn("PLANE-LOST", "peer %u, epoch %016llx", c->peer, (unsigned long long)c->epoch);
+        plane->stats.lost++;
+        bt_transfer_disconnect(plane->transfer, transfer_peer);
+        tell_of_connection(plane, slot, BT_PLANE_LOST, BT_ERR_PEER);
+        end_connection(plane, slot);
+    }
+}
+
+static void
+take_proof(bt_plane *plane, uint32_t slot, const bt_transfer_event *event)
+{
+    bt_plane_connection *c = &plane->connections[slot];
+
+    c->proving = false;
+    if (c->state == BT_PLANE_OPEN)
+        tell_proved(plane, slot, event->err, event->cause);
+    else
+        end_connection(plane, slot);
+}
+
+// ---- fetches ----
+
+static void
+begin_fetch(bt_plane *plane, uint32_t slot)
+{
+    const bt_plane_fetch_slot *f = &plane->fetches[slot];
+    const bt_plane_connection *c = f->connection != BT_PLANE_NONE ? &plane->connections[f->connection] : NULL;
+    bt_err err = BT_ERR_PEER;
+
+    if (c != NULL && c->state == BT_PLANE_OPEN)
+        err = bt_transfer_fetch(plane->transfer, c->transfer_peer, f->blocks, f->count, f->deadline, slot);
+    else
+        plane->stats.strays++;
+    if (err != BT_OK)
+        tell_fetched(plane, slot, err, BT_TRANSFER_CAUSE_PEER, 0);
+}
+
+// ---- the thread ----
+
+static void
+take_ask(void *self, const void *message)
+{
+    bt_plane *plane = self;
+    const bt_plane_ask *ask = message;
+    bt_time waited = bt_time_now() - ask->at;
+
+    if (waited > plane->stats.waited_most)
+        plane->stats.waited_most = waited;
+    switch (ask->kind) {
+    case BT_PLANE_ASK_CONNECT:
+        connect_peer(plane, ask->slot);
+        break;
+    case BT_PLANE_ASK_DISCONNECT:
+        disconnect_peer(plane, ask->slot);
+        break;
+    case BT_PLANE_ASK_FETCH:
+        begin_fetch(plane, ask->slot);
+        break;
+    case BT_PLANE_ASK_CANCEL:
+        bt_transfer_cancel(plane->transfer, ask->slot);
+        break;
+    }
+}
+
+static void
+take_event(bt_plane *plane, const bt_transfer_event *event)
+{
+    switch (event->kind) {
+    case BT_TRANSFER_FETCHED:
+        tell_fetched(plane, (uint32_t)event->user, event->err, event->cause, event->good);
+        break;
+    case BT_TRANSFER_PROVED:
+        take_proof(plane, (uint32_t)event->user, event);
+        break;
+    case BT_TRANSFER_LOST:
+        take_lost(plane, event->peer);
+        break;
+    }
+}
+
+// The earliest time at which there may be something to do without a sign of it on a descriptor. Nothing sleeps longer than SLEEP_MAX,
+// and an operation that does not end at its deadline is asked again at a measured pace.
+static bt_time
+sleep_until(bt_plane *plane, bt_time now)
+{
+    bt_time next, most = now + (bt_transfer_fd(plane->transfer) < 0 ? BLIND_SLEEP : SLEEP_MAX);
+
+    if (!bt_transfer_arm(plane->transfer))
+        return now;
+    next = bt_transfer_next_deadline(plane->transfer);
+    if (next <= now)
+        next = now + BT_MILLISECOND;
+    return next < most ? next : most;
+}
+
+static bt_time
+turn(void *self, bt_time now)
+{
+    bt_plane *plane = self;
+    bt_transfer_event events[EVENTS_A_POLL];
+    uint32_t count;
+
+    do {
+        count = bt_transfer_poll(plane->transfer, now, events, EVENTS_A_POLL);
+        for (uint32_t i = 0; i < count; i++)
+            take_event(plane, &events[i]);
+    } while (count == EVENTS_A_POLL);
+    if (plane->news || now - plane->published_at >= PUBLISH_EVERY)
+        publish(plane, now);
+    if (plane->news && plane->options.wake != NULL)
+        plane->options.wake(plane->options.wake_arg);
+    plane->news = false;
+    return sleep_until(plane, now);
+}
+
+static void
+ready(void *self, uint32_t events)
+{
+    (void)self, (void)events; // the turn polls
+}
+
+static void *
+run(void *self)
+{
+    bt_plane *plane = self;
+
+    bt_loop_run(plane->loop);
+    return NULL;
+}
+
+bt_err
+bt_plane_thread_begin(bt_plane *plane, bt_why *why)
+{
+    int fd = bt_transfer_fd(plane->transfer);
+    bt_err err;
+
+    plane->watch = (bt_watch){.ready = ready, .self = plane};
+    plane->turn = (bt_turn){.turn = turn, .self = plane};
+    if ((err = bt_loop_open(&plane->loop)) != BT_OK ||
+        (err = bt_mailbox_attach(plane->asks, plane->loop, take_ask, plane)) != BT_OK ||
+        (fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->watch, fd, EPOLLIN)) != BT_OK)) {
+        bt_plane_thread_end(plane);
+        return bt_fail(why, err, "data plane: no loop for its thread");
+    }
+    bt_loop_add_turn(plane->loop, &plane->turn);
+    plane->runs = pthread_create(&plane->thread, NULL, run, plane) == 0;
+    if (plane->runs)
+        return BT_OK;
+    bt_plane_thread_end(plane);
+    return bt_fail(why, BT_ERR_NO_MEMORY, "data plane: its thread did not start");
+}
+
+void
+bt_plane_thread_end(bt_plane *plane)
+{
+    if (plane->runs) {
+        bt_loop_stop(plane->loop);
+        pthread_join(plane->thread, NULL);
+    }
+    plane->runs = false;
+    bt_mailbox_detach(plane->asks);
+    bt_loop_close(plane->loop);
+    plane->loop = NULL;
+}

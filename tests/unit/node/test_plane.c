@@ -1,0 +1,653 @@
+// Data planes in one process, each with its thread, over the host transport: shared memory and sockets. Run it under TSan too.
+#include "common/node/plane.h"
+#include "tests/support/must.h"
+#include "tests/support/test.h"
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/kv/trailer.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define BLOCKS 96
+#define FETCHES 4
+#define PEERS 3
+#define OWNER 2 // the owner's number at the receiver
+#define SOON (bt_time_now() + 20 * BT_SECOND)
+
+static const bt_transfer_path paths[] = {BT_TRANSFER_PATH_AUTO, BT_TRANSFER_PATH_STREAM};
+#define PATHS 2
+
+typedef struct {
+    bt_plane *plane;
+    uint8_t *pool;
+    uint64_t epoch;
+    int woken; // eventfd
+} node;
+
+static bt_kv_layout layout;
+static node owner, receiver;
+
+static void
+wake(void *arg)
+{
+    eventfd_write(((node *)arg)->woken, 1);
+}
+
+static bt_plane_options
+plane_options(node *n)
+{
+    return (bt_plane_options){
+        .wake = wake, .wake_arg = n, .peers_max = PEERS, .fetches_max = FETCHES, .fetch_blocks_max = BLOCKS};
+}
+
+static bt_transfer *
+open_transfer(node *n, bt_transfer_path path, uint64_t epoch)
+{
+    bt_plane_options plane = plane_options(n);
+    bt_transfer_options o = {.epoch = epoch,
+                             .layout = layout,
+                             .blocks = BLOCKS,
+                             .path = path,
+                             .piece_bytes = 4 * layout.block_bytes,
+                             .listen = "127.0.0.1:0"};
+    bt_transfer *transfer;
+    bt_why why = {{0}};
+
+    bt_plane_size_transfer(&plane, &o);
+    ck_assert_msg(bt_transfer_open(&transfer, &o, &why) == BT_OK, "%s", why.text);
+    n->pool = bt_transfer_pool(transfer);
+    n->epoch = epoch;
+    return transfer;
+}
+
+static void
+open_node(node *n, bt_transfer_path path, uint64_t epoch)
+{
+    bt_plane_options o = plane_options(n);
+    bt_why why = {{0}};
+
+    n->woken = eventfd(0, EFD_NONBLOCK);
+    ck_assert_msg(bt_plane_open(&n->plane, open_transfer(n, path, epoch), &o, &why) == BT_OK, "%s", why.text);
+}
+
+static void
+close_node(node *n)
+{
+    bt_plane_close(n->plane);
+    close(n->woken);
+    *n = (node){0};
+}
+
+static void
+write_blocks(node *n)
+{
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        uint8_t *block = n->pool + b * layout.block_bytes;
+
+        for (size_t i = 0; i < layout.trailer_offset; i += 8) {
+            uint64_t word = bt_mix64(b * 1000003u + n->epoch * 77u + i);
+
+            memcpy(block + i, &word, 8);
+        }
+        bt_kv_trailer_stamp(&layout, block, n->epoch, b + 1);
+    }
+}
+
+static void
+open_both(bt_transfer_path path)
+{
+    bt_log_set_level(BT_LOG_ERROR);
+    ck_assert_int_eq(bt_kv_layout_init(&layout, BT_KV_INT8, 4, 2, 64, 32, 64, NULL), BT_OK);
+    open_node(&owner, path, 11);
+    open_node(&receiver, path, 22);
+    write_blocks(&owner);
+}
+
+static void
+close_both(void)
+{
+    close_node(&receiver);
+    if (owner.plane != NULL)
+        close_node(&owner);
+}
+
+// The next event within `wait`; sleeps until the plane wakes us, so that a wake that does not come is a failure.
+static bool
+event_within(node *n, bt_plane_event *out, bt_time wait)
+{
+    struct pollfd fd = {.fd = n->woken, .events = POLLIN};
+    eventfd_t count;
+
+    while (!bt_plane_next(n->plane, out)) {
+        if (poll(&fd, 1, (int)(wait / BT_MILLISECOND)) != 1)
+            return false;
+        eventfd_read(n->woken, &count);
+    }
+    return true;
+}
+
+static bt_plane_event
+expect(node *n, bt_plane_event_kind kind, bt_err err)
+{
+    bt_plane_event event;
+
+    ck_assert(event_within(n, &event, 20 * BT_SECOND));
+    ck_assert_str_eq(bt_plane_event_name(event.kind), bt_plane_event_name(kind));
+    ck_assert_str_eq(bt_err_name(event.err), bt_err_name(err));
+    return event;
+}
+
+static void
+expect_silence(node *n, bt_time wait)
+{
+    bt_plane_event event;
+
+    ck_assert(!event_within(n, &event, wait));
+}
+
+static void
+describe_to(node *from, node *to, uint32_t peer, bt_time prove)
+{
+    uint32_t bytes;
+    const uint8_t *description = bt_plane_description(from->plane, &bytes);
+
+    ck_assert_int_eq(bt_plane_connect(to->plane, peer, from->epoch, description, bytes, prove), BT_OK);
+}
+
+static void
+join(void)
+{
+    describe_to(&receiver, &owner, 0, 0);
+    describe_to(&owner, &receiver, OWNER, SOON);
+    expect(&owner, BT_PLANE_CONNECTED, BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_OK);
+    expect(&receiver, BT_PLANE_PROVED, BT_OK);
+}
+
+// Blocks `first` … of the owner land in the same places here.
+static bt_err
+fetch(uint32_t first, uint32_t count, uint64_t epoch, bt_time deadline, uint64_t user)
+{
+    bt_transfer_block blocks[BLOCKS + 1];
+
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = (bt_transfer_block){(first + i) % BLOCKS, (first + i) % BLOCKS, (first + i) % BLOCKS + 1};
+    return bt_plane_fetch(receiver.plane, OWNER, epoch, blocks, count, deadline, user);
+}
+
+START_TEST(blocks_come_as_they_were_written)
+{
+    bt_plane_event event;
+    bt_plane_stats stats;
+    bt_plane_peer info;
+
+    open_both(paths[_i]);
+    join();
+    ck_assert_int_eq(fetch(3, 40, owner.epoch, SOON, 7), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_uint_eq(event.user, 7);
+    ck_assert_uint_eq(event.good, 40);
+    ck_assert_uint_eq(event.peer, OWNER);
+    ck_assert_int_gt(event.took, 0);
+    ck_assert_mem_eq(receiver.pool + 3 * layout.block_bytes, owner.pool + 3 * layout.block_bytes,
+                     40 * layout.block_bytes);
+    ck_assert_mem_ne(receiver.pool + 43 * layout.block_bytes, owner.pool + 43 * layout.block_bytes, layout.block_bytes);
+    // A look at the figures; the event may be faster than they are.
+    for (int i = 0; i < 1000; i++) {
+        bt_plane_get_stats(receiver.plane, &stats);
+        if (stats.transfer.fetches_done == 2 && bt_plane_get_peer(receiver.plane, OWNER, &info))
+            break;
+        usleep(1000);
+    }
+    ck_assert_uint_eq(stats.transfer.fetches_done, 2); // the proof is one
+    ck_assert_uint_ge(stats.transfer.fetched_bytes, 40 * layout.block_bytes);
+    ck_assert_uint_eq(stats.fetches, 0);
+    ck_assert_uint_eq(stats.connected, 1);
+    ck_assert_uint_eq(info.epoch, owner.epoch);
+    ck_assert(info.transfer.up && info.transfer.proved);
+    close_both();
+}
+END_TEST
+
+START_TEST(the_proof_names_the_way_that_blocks_take)
+{
+    bt_plane_event event;
+
+    open_both(paths[_i]);
+    describe_to(&receiver, &owner, 0, 0);
+    describe_to(&owner, &receiver, OWNER, SOON);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_OK);
+    event = expect(&receiver, BT_PLANE_PROVED, BT_OK);
+    ck_assert_uint_eq(event.epoch, owner.epoch);
+    ck_assert_int_eq(event.path, _i == 0 ? BT_TRANSFER_PATH_DIRECT : BT_TRANSFER_PATH_STREAM);
+    ck_assert_str_eq(event.transport, _i == 0 ? "shm" : "tcp");
+    ck_assert(event.gb_per_s > 0);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_fetch_may_follow_its_connect_at_once)
+{
+    open_both(paths[_i]);
+    describe_to(&receiver, &owner, 0, 0);
+    describe_to(&owner, &receiver, OWNER, 0);
+    ck_assert(bt_plane_connected(receiver.plane, OWNER, owner.epoch));
+    ck_assert_int_eq(fetch(0, BLOCKS, owner.epoch, SOON, 1), BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_mem_eq(receiver.pool, owner.pool, BLOCKS * layout.block_bytes);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_fetch_from_nobody_or_another_program_ends_with_peer)
+{
+    bt_transfer_block block = {0, 0, 1};
+    bt_plane_event event;
+    bt_plane_stats stats;
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    ck_assert_int_eq(fetch(0, 1, owner.epoch, SOON, 1), BT_OK); // not connected yet
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_uint_eq(event.user, 1);
+    ck_assert_uint_eq(event.good, 0);
+    join();
+    ck_assert_int_eq(fetch(0, 1, owner.epoch + 1, SOON, 2), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_int_eq(bt_plane_fetch(receiver.plane, 7000, owner.epoch, &block, 1, SOON, 3), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_uint_eq(event.peer, 7000);
+    bt_plane_disconnect(receiver.plane, OWNER);
+    ck_assert_int_eq(fetch(0, 1, owner.epoch, SOON, 4), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_mem_ne(receiver.pool, owner.pool, layout.block_bytes);
+    bt_plane_get_stats(receiver.plane, &stats);
+    ck_assert_uint_ge(stats.strays, 3);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_block_of_another_life_is_told_with_those_before_it)
+{
+    bt_transfer_block blocks[] = {{0, 0, 1}, {1, 1, 2}, {2, 2, 99}, {3, 3, 4}};
+    bt_plane_event event;
+
+    open_both(paths[_i]);
+    join();
+    ck_assert_int_eq(bt_plane_fetch(receiver.plane, OWNER, owner.epoch, blocks, 4, SOON, 1), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_int_eq(event.cause, BT_TRANSFER_CAUSE_GENERATION);
+    ck_assert_uint_eq(event.good, 2);
+    blocks[0].from = BLOCKS; // outside of the owner's pool
+    ck_assert_int_eq(bt_plane_fetch(receiver.plane, OWNER, owner.epoch, blocks, 1, SOON, 2), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_INVALID);
+    close_both();
+}
+END_TEST
+
+START_TEST(what_does_not_fit_is_refused_and_the_rest_is_told_once)
+{
+    uint32_t seen[FETCHES] = {0};
+
+    open_both(paths[_i]);
+    join();
+    ck_assert_int_eq(fetch(0, 0, owner.epoch, SOON, 0), BT_ERR_INVALID);
+    ck_assert_int_eq(fetch(0, BLOCKS + 1, owner.epoch, SOON, 0), BT_ERR_INVALID);
+    for (int round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < FETCHES; i++)
+            ck_assert_int_eq(fetch(i, BLOCKS, owner.epoch, SOON, i), BT_OK);
+        // Also when all of them are done: what was not taken still counts.
+        usleep(round * 1000);
+        ck_assert_int_eq(fetch(0, 1, owner.epoch, SOON, 99), BT_ERR_BUSY);
+        for (uint32_t i = 0; i < FETCHES; i++)
+            seen[expect(&receiver, BT_PLANE_FETCHED, BT_OK).user]++;
+    }
+    for (uint32_t i = 0; i < FETCHES; i++)
+        ck_assert_uint_eq(seen[i], 20);
+    expect_silence(&receiver, 20 * BT_MILLISECOND);
+    close_both();
+}
+END_TEST
+
+// An owner that is there and does nothing: its transfer is open, and nobody polls it.
+static bt_transfer *
+join_stopped(bt_time prove)
+{
+    uint8_t bytes[BT_TRANSFER_DESCRIPTION_MAX];
+    size_t count;
+    bt_transfer *stopped;
+    node unused = {0};
+
+    stopped = open_transfer(&unused, BT_TRANSFER_PATH_STREAM, 33);
+    ck_assert_int_eq(bt_transfer_describe(stopped, bytes, sizeof bytes, &count), BT_OK);
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 33, bytes, (uint32_t)count, prove), BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_OK);
+    return stopped;
+}
+
+START_TEST(cancelling_ends_a_fetch_that_nobody_answers)
+{
+    bt_transfer *stopped;
+    bt_plane_event event;
+
+    open_both(BT_TRANSFER_PATH_STREAM);
+    stopped = join_stopped(0);
+    for (uint64_t user = 1; user <= 3; user++)
+        ck_assert_int_eq(fetch(0, 8, 33, SOON, user), BT_OK);
+    expect_silence(&receiver, 20 * BT_MILLISECOND);
+    bt_plane_cancel(receiver.plane, 77); // nobody
+    bt_plane_cancel(receiver.plane, 2);
+    bt_plane_cancel(receiver.plane, 2);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_CANCELLED);
+    ck_assert_uint_eq(event.user, 2);
+    ck_assert_uint_eq(event.good, 0);
+    bt_plane_cancel(receiver.plane, 2); // over
+    expect_silence(&receiver, 20 * BT_MILLISECOND);
+    bt_plane_cancel(receiver.plane, 1);
+    bt_plane_cancel(receiver.plane, 3);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_CANCELLED);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_CANCELLED);
+    bt_transfer_close(stopped);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_fetch_ends_at_its_deadline)
+{
+    bt_time began = bt_time_now();
+    bt_transfer *stopped;
+    bt_plane_event event;
+
+    open_both(BT_TRANSFER_PATH_STREAM);
+    stopped = join_stopped(0);
+    ck_assert_int_eq(fetch(0, 8, 33, began + 150 * BT_MILLISECOND, 5), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_TIMEOUT);
+    ck_assert_int_eq(event.cause, BT_TRANSFER_CAUSE_TIMEOUT);
+    ck_assert_int_ge(bt_time_now(), began + 150 * BT_MILLISECOND);
+    bt_transfer_close(stopped);
+    close_both();
+}
+END_TEST
+
+// The thread sleeps on descriptors: neither an idle plane nor one that waits for a stopped owner turns in circles.
+START_TEST(waiting_takes_no_processor)
+{
+    bt_plane_stats before, after;
+    bt_transfer *stopped;
+
+    open_both(BT_TRANSFER_PATH_STREAM);
+    stopped = join_stopped(bt_time_now() + 900 * BT_MILLISECOND);
+    ck_assert_int_eq(fetch(0, 8, 33, bt_time_now() + 1200 * BT_MILLISECOND, 5), BT_OK);
+    expect_silence(&receiver, 200 * BT_MILLISECOND);
+    bt_plane_get_stats(receiver.plane, &before);
+    expect(&receiver, BT_PLANE_PROVED, BT_ERR_TIMEOUT);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_TIMEOUT);
+    for (int i = 0; i < 3000; i++) {
+        bt_plane_get_stats(receiver.plane, &after);
+        if (after.transfer.fetches_failed == 2)
+            break;
+        usleep(1000);
+    }
+    ck_assert_uint_eq(after.transfer.failures[BT_TRANSFER_CAUSE_TIMEOUT], 2);
+    ck_assert_int_lt(after.cpu_time - before.cpu_time, 100 * BT_MILLISECOND); // of about a second
+    bt_transfer_close(stopped);
+    close_both();
+}
+END_TEST
+
+START_TEST(an_owner_that_ends_in_mid_fetch_is_told_and_another_takes_its_place)
+{
+    bt_plane_event event;
+
+    open_both(paths[_i]);
+    for (uint64_t round = 0; round < 8; round++) {
+        uint32_t fetched = 0;
+        bool lost = false;
+
+        join();
+        for (uint32_t i = 0; i < FETCHES; i++)
+            ck_assert_int_eq(fetch(i, BLOCKS, owner.epoch, SOON, i), BT_OK);
+        usleep(100 * (useconds_t)round);
+        close_node(&owner);
+        while (fetched < FETCHES || !lost) {
+            ck_assert(event_within(&receiver, &event, 20 * BT_SECOND));
+            lost |= event.kind == BT_PLANE_LOST;
+            fetched += event.kind == BT_PLANE_FETCHED;
+            ck_assert(event.err == BT_OK || event.err == BT_ERR_PEER || event.err == BT_ERR_CLOSED);
+        }
+        ck_assert(!bt_plane_connected(receiver.plane, OWNER, 11 + round));
+        open_node(&owner, paths[_i], 12 + round);
+        write_blocks(&owner);
+    }
+    close_both();
+}
+END_TEST
+
+START_TEST(after_a_disconnect_only_the_fetches_are_heard_of)
+{
+    open_both(paths[_i]);
+    for (int round = 0; round < 30; round++) {
+        uint32_t fetched = 0;
+        bt_plane_event event;
+
+        // The owner hears that its peer went away, sooner or later.
+        while (bt_plane_next(owner.plane, &event))
+            ck_assert_int_ne(event.kind, BT_PLANE_FETCHED);
+        if (!bt_plane_connected(owner.plane, 0, receiver.epoch))
+            describe_to(&receiver, &owner, 0, 0);
+        describe_to(&owner, &receiver, OWNER, SOON);
+        for (uint32_t i = 0; i < FETCHES; i++)
+            ck_assert_int_eq(fetch(i, BLOCKS, owner.epoch, SOON, i), BT_OK);
+        usleep(round * 50);
+        bt_plane_disconnect(receiver.plane, OWNER);
+        bt_plane_disconnect(receiver.plane, OWNER);
+        while (fetched < FETCHES) {
+            ck_assert(event_within(&receiver, &event, 20 * BT_SECOND));
+            ck_assert_int_eq(event.kind, BT_PLANE_FETCHED);
+            ck_assert(event.err == BT_OK || event.err == BT_ERR_CLOSED || event.err == BT_ERR_PEER);
+            fetched++;
+        }
+    }
+    expect_silence(&receiver, 20 * BT_MILLISECOND);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_new_program_takes_the_old_one_s_number)
+{
+    node other = {0};
+
+    open_both(paths[_i]);
+    join();
+    open_node(&other, paths[_i], 44);
+    write_blocks(&other);
+    describe_to(&receiver, &other, 0, 0);
+    describe_to(&other, &receiver, OWNER, SOON);
+    ck_assert(!bt_plane_connected(receiver.plane, OWNER, owner.epoch));
+    ck_assert_uint_eq(expect(&receiver, BT_PLANE_CONNECTED, BT_OK).epoch, 44);
+    ck_assert_uint_eq(expect(&receiver, BT_PLANE_PROVED, BT_OK).epoch, 44);
+    ck_assert_int_eq(fetch(0, 1, owner.epoch, SOON, 1), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    ck_assert_int_eq(fetch(0, BLOCKS, 44, SOON, 2), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_mem_eq(receiver.pool, other.pool, BLOCKS * layout.block_bytes);
+    close_node(&other);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_description_that_is_not_one_is_refused)
+{
+    uint8_t bytes[BT_TRANSFER_DESCRIPTION_MAX + 1] = {0};
+    const uint8_t *good;
+    uint32_t count;
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, bytes, sizeof bytes, 0), BT_ERR_INVALID);
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, bytes, 100, SOON), BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_ERR_INVALID);
+    ck_assert(!bt_plane_connected(receiver.plane, OWNER, 5));
+    good = bt_plane_description(owner.plane, &count);
+    memcpy(bytes, good, count);
+    bytes[count / 2] ^= 1;
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, bytes, count, SOON), BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_ERR_INVALID);
+    join();
+    close_both();
+}
+END_TEST
+
+START_TEST(an_owner_that_does_not_answer_is_not_proved)
+{
+    bt_transfer *stopped;
+
+    open_both(BT_TRANSFER_PATH_STREAM);
+    stopped = join_stopped(bt_time_now() + 100 * BT_MILLISECOND);
+    expect(&receiver, BT_PLANE_PROVED, BT_ERR_TIMEOUT);
+    bt_transfer_close(stopped);
+    close_both();
+}
+END_TEST
+
+// Whatever is asked in whatever order: each fetch that was accepted is told once, and nothing is told that was not asked.
+START_TEST(no_event_is_lost_or_doubled_when_all_is_asked_at_random)
+{
+    bt_rng rng = {.state = 5};
+    bool out[64] = {false};
+    uint32_t outstanding = 0, accepted = 0, busy = 0, refused = 0, told = 0;
+    bt_plane_event event;
+
+    open_both(paths[_i]);
+    describe_to(&receiver, &owner, 0, 0);
+    for (int i = 0; i < 4000 || outstanding > 0; i++) {
+        uint64_t user = bt_rng_below(&rng, 64);
+        uint32_t bytes;
+        const uint8_t *description = bt_plane_description(owner.plane, &bytes);
+        bt_time prove = bt_rng_below(&rng, 2) ? SOON : 0;
+        uint64_t what = i < 4000 ? bt_rng_below(&rng, 20) : 19;
+
+        if (what == 0) {
+            bt_err err = bt_plane_connect(receiver.plane, OWNER, owner.epoch, description, bytes, prove);
+
+            refused += err == BT_ERR_BUSY;
+            MUST(err == BT_OK || err == BT_ERR_BUSY);
+        } else if (what == 1) {
+            bt_plane_disconnect(receiver.plane, OWNER);
+        } else if (what < 5) {
+            bt_plane_cancel(receiver.plane, user);
+        } else if (what < 13 && !out[user]) {
+            bt_err err = fetch((uint32_t)user, 1 + (uint32_t)bt_rng_below(&rng, 8), owner.epoch, SOON, user);
+
+            MUST(err == (outstanding == FETCHES ? BT_ERR_BUSY : BT_OK));
+            busy += err == BT_ERR_BUSY;
+            out[user] = err == BT_OK || out[user];
+            outstanding += err == BT_OK;
+            accepted += err == BT_OK;
+        } else if (what >= 16 && event_within(&receiver, &event, i < 4000 ? BT_MILLISECOND : 20 * BT_SECOND)) {
+            told++;
+            if (event.kind == BT_PLANE_FETCHED) {
+                MUST(out[event.user]);
+                out[event.user] = false;
+                outstanding--;
+            }
+        } else {
+            MUST(i < 4000 || outstanding == 0 || what < 16);
+        }
+    }
+    ck_assert_uint_gt(accepted, 100);
+    ck_assert_uint_gt(busy, 10);
+    ck_assert_uint_gt(told, accepted);
+    while (event_within(&receiver, &event, 50 * BT_MILLISECOND))
+        ck_assert_int_ne(event.kind, BT_PLANE_FETCHED);
+    join();
+    (void)refused;
+    close_both();
+}
+END_TEST
+
+START_TEST(connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again)
+{
+    uint32_t bytes, fit = 0;
+    const uint8_t *description;
+    bt_plane_event event;
+    bt_err err;
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    description = bt_plane_description(owner.plane, &bytes);
+    // Nothing is taken meanwhile, so that no slot comes back.
+    while ((err = bt_plane_connect(receiver.plane, OWNER, 11, description, bytes, 0)) == BT_OK)
+        ck_assert_uint_lt(fit++, 1000);
+    ck_assert_int_eq(err, BT_ERR_BUSY);
+    ck_assert_uint_eq(fit, 2 * PEERS);
+    while (event_within(&receiver, &event, 50 * BT_MILLISECOND))
+        ck_assert_int_eq(event.kind, BT_PLANE_CONNECTED);
+    join();
+    close_both();
+}
+END_TEST
+
+START_TEST(opening_without_memory_leaves_the_transfer_to_its_owner)
+{
+    bt_plane_options o = plane_options(&receiver);
+    bt_transfer *transfer;
+    bt_plane *plane = NULL;
+    bt_why why;
+    long before, nth = 0;
+
+    ck_assert_int_eq(bt_kv_layout_init(&layout, BT_KV_INT8, 4, 2, 64, 32, 64, NULL), BT_OK);
+    receiver.woken = eventfd(0, EFD_NONBLOCK);
+    transfer = open_transfer(&receiver, BT_TRANSFER_PATH_AUTO, 1);
+    before = bt_mem_live();
+    for (bt_err err = BT_ERR_NO_MEMORY; err != BT_OK;) {
+        bt_mem_fail_nth(++nth);
+        err = bt_plane_open(&plane, transfer, &o, &why);
+        bt_mem_fail_nth(0);
+        if (err != BT_OK) {
+            ck_assert_int_eq(err, BT_ERR_NO_MEMORY);
+            ck_assert_int_eq(bt_mem_live(), before);
+        }
+    }
+    ck_assert_int_gt(nth, 5);
+    bt_plane_close(plane);
+    o.fetches_max = 0;
+    transfer = open_transfer(&receiver, BT_TRANSFER_PATH_AUTO, 1);
+    ck_assert_int_eq(bt_plane_open(&plane, transfer, &o, &why), BT_ERR_INVALID);
+    bt_transfer_close(transfer);
+    close(receiver.woken);
+    bt_plane_close(NULL);
+}
+END_TEST
+
+int
+main(void)
+{
+    Suite *suite = suite_create("plane");
+    TCase *all = tcase_create("all");
+
+    tcase_set_timeout(all, 120);
+    tcase_add_loop_test(all, blocks_come_as_they_were_written, 0, PATHS);
+    tcase_add_loop_test(all, the_proof_names_the_way_that_blocks_take, 0, PATHS);
+    tcase_add_loop_test(all, a_fetch_may_follow_its_connect_at_once, 0, PATHS);
+    tcase_add_test(all, a_fetch_from_nobody_or_another_program_ends_with_peer);
+    tcase_add_loop_test(all, a_block_of_another_life_is_told_with_those_before_it, 0, PATHS);
+    tcase_add_loop_test(all, what_does_not_fit_is_refused_and_the_rest_is_told_once, 0, PATHS);
+    tcase_add_test(all, cancelling_ends_a_fetch_that_nobody_answers);
+    tcase_add_test(all, a_fetch_ends_at_its_deadline);
+    tcase_add_test(all, waiting_takes_no_processor);
+    tcase_add_loop_test(all, an_owner_that_ends_in_mid_fetch_is_told_and_another_takes_its_place, 0, PATHS);
+    tcase_add_loop_test(all, after_a_disconnect_only_the_fetches_are_heard_of, 0, PATHS);
+    tcase_add_loop_test(all, a_new_program_takes_the_old_one_s_number, 0, PATHS);
+    tcase_add_test(all, a_description_that_is_not_one_is_refused);
+    tcase_add_test(all, an_owner_that_does_not_answer_is_not_proved);
+    tcase_add_loop_test(all, no_event_is_lost_or_doubled_when_all_is_asked_at_random, 0, PATHS);
+    tcase_add_test(all, connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again);
+    tcase_add_test(all, opening_without_memory_leaves_the_transfer_to_its_owner);
+    suite_add_tcase(suite, all);
+    return bt_test_run(suite);
+}

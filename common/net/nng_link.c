@@ -292,3 +292,17 @@ bt_nng_link_port(const bt_link *self, uint32_t index)
         return 0;
     return (uint16_t)port;
 }
+
+bool
+bt_nng_link_quiet(const bt_link *self)
+{
+    const bt_nng_link *link = (const bt_nng_link *)self;
+
+    for (uint32_t i = 0; i < link->conn_count; i++) {
+        const bt_nng_conn *conn = &link->conns[i];
+
+        if (conn->state == BT_CONN_UP && (conn->waiting_count > 0 || conn->flow.acked != conn->flow.sent))
+            return false;
+    }
+    return true;
+}

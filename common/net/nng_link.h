@@ -62,3 +62,6 @@ bt_err bt_nng_link_open(bt_link **out, bt_loop *loop, const bt_nng_link_options 
 void bt_nng_link_read_stats(const bt_link *link, bt_nng_link_stats *out);
 // The port that listen[index] got ("tcp://127.0.0.1:0" asks for any); 0 for what has none.
 uint16_t bt_nng_link_port(const bt_link *link, uint32_t index);
+// Has everything been read that was sent to those who are up? A program that leaves waits for it, for a while: what is on its way when a
+// connection closes may be lost.
+bool bt_nng_link_quiet(const bt_link *link);

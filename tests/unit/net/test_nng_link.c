@@ -343,6 +343,32 @@ START_TEST(a_peer_that_does_not_read_meets_a_full_queue_and_loses_nothing)
 }
 END_TEST
 
+START_TEST(a_link_is_quiet_when_all_was_read)
+{
+    bt_nng_link_options options = defaults();
+    bt_link *listener = open_listener(&options), *dialer = open_dialer(&options);
+    uint32_t peer = (expect(dialer, BT_LINK_UP), expect(listener, BT_LINK_UP));
+    bt_message beat = a_heartbeat(1);
+    bt_time end = bt_time_now() + PATIENCE;
+    bt_link_event event;
+
+    ck_assert(bt_nng_link_quiet(listener));
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(bt_link_send(listener, peer, &beat), BT_OK);
+    ck_assert(!bt_nng_link_quiet(listener));
+    run_for(20 * BT_MILLISECOND);
+    ck_assert(!bt_nng_link_quiet(listener)); // more than there is credit for, and nobody reads
+    while (!bt_nng_link_quiet(listener) && bt_time_now() < end) {
+        while (bt_link_receive(dialer, &event))
+            ;
+        bt_loop_once(loop, BT_MILLISECOND);
+    }
+    ck_assert(bt_nng_link_quiet(listener));
+    bt_link_close(dialer);
+    bt_link_close(listener);
+}
+END_TEST
+
 START_TEST(tokens_that_find_no_room_close_the_connection)
 {
     bt_nng_link_options options = defaults();
@@ -858,6 +884,7 @@ main(int argc, char **argv)
     tcase_add_test(all, strangers_who_speak_otherwise_disturb_nobody);
     tcase_add_test(all, a_listener_that_comes_back_is_found_again);
     tcase_add_test(all, a_peer_that_does_not_read_meets_a_full_queue_and_loses_nothing);
+    tcase_add_test(all, a_link_is_quiet_when_all_was_read);
     tcase_add_test(all, tokens_that_find_no_room_close_the_connection);
     tcase_add_test(all, a_message_over_the_limit_is_refused_and_the_link_goes_on);
     tcase_add_test(all, both_ends_may_send_much_at_once);

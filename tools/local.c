@@ -163,7 +163,7 @@ open_node(local *l, bt_why *why)
         .wake_arg = l->loop,
     };
 
-    return bt_decode_node_open(&l->node, &options, l->engine, l->node_link, why);
+    return bt_decode_node_open(&l->node, &options, l->engine, l->node_link, NULL, why);
 }
 
 static bt_err

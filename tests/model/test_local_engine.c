@@ -181,7 +181,7 @@ open_local(bt_kv_format format, uint32_t blocks, links kind)
         ck_assert_int_eq(bt_loopback_open(&local.router_link, &local.node_link, 1 << 20), BT_OK);
     else
         open_sockets(kind == BAD_SOCKETS);
-    ck_assert_msg(bt_decode_node_open(&local.node, &node, local.engine, local.node_link, &why) == BT_OK, "%s",
+    ck_assert_msg(bt_decode_node_open(&local.node, &node, local.engine, local.node_link, NULL, &why) == BT_OK, "%s",
                   why.text);
     ck_assert_msg(bt_router_edge_open(&local.router, &router, local.router_link,
                                       &(bt_router_callbacks){on_tokens, on_finished, NULL}, &why) == BT_OK,

@@ -3,11 +3,11 @@
 // plane's transfer.
 //
 //     link     routers and decode nodes, all of whom dial us: peer n of the link is peer n of the core
-//     HELLO, DESCRIPTION from a decode node → bt_plane_connect, so that its fetches are served; ours go out with the core's greeting
+//     HELLO, DESCRIPTION from a decode node → bt_plane_connect, so that its fetches are served (readers.h); ours go out with the core's
+//     greeting, in answer to a HELLO
 //     finished blocks get their trailers here, between a step and the offer
 //
-// A decode node's connection in the plane outlives its link by a lease, as what is held for it does. Order at the end: the node, the
-// engine, the plane.
+// Order at the end: the node, the engine, the plane.
 #pragma once
 
 #include "common/engine/engine.h"
@@ -46,6 +46,7 @@ bool bt_prefill_node_idle(const bt_prefill_node *node);         // nothing is re
 
 typedef struct {
     bt_prefill_stats core;
+    uint32_t readers; // decode programs that are connected in the plane
     uint64_t stamped_blocks;
     bt_time stamp_time;            // on the loop: the checksums of those
     uint64_t refused_descriptions; // of another epoch or layout than the HELLO's, or from nobody we know

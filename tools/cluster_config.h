@@ -6,9 +6,9 @@
 //     bt_cluster_config_read(&cluster, &(bt_cluster_ask){.path = "cluster.yaml", .role = BT_NODE_DECODE, .name = "d1"}, &why);
 //     const bt_node_config *self = bt_cluster_node(&cluster);
 //
-// What is checked here: every value's type and range, names and addresses (form, and that none is there twice), that the nodes of both
-// pools share kv.format and kv.block_tokens, that a model is named, and for the program that runs also its secret. Errors say
-// FILE:line:column and what was expected.
+// What is checked: every value's type and range, names and addresses (their form, and that none is there twice; 0.0.0.0 may be), that all
+// nodes share kv.format and kv.block_tokens and those of a pool their weights, that a model and a secret are named; for the program that
+// runs also its files. Errors say FILE:line:column and what was expected.
 #pragma once
 
 #include "common/net/nng_link.h"
@@ -21,8 +21,8 @@
 // cluster.*
 typedef struct {
     char name[64];
-    char secret[130];       // cluster.secret; for the program that runs also what secret_file holds
-    char secret_file[1024]; // a regular file that only its owner can read
+    char secret[130];       // cluster.secret; for the program that runs here also what secret_file holds
+    char secret_file[1024]; // a file that only its owner can read; one line
     char ca_file[1024], cert_key_file[1024];
 } bt_cluster_settings;
 
@@ -71,6 +71,8 @@ typedef struct {
     const char *name;        // NULL: the pool's only node
     const char *const *sets; // [set_count] "key=value", for this program alone
     uint32_t set_count;
+    bool
+        here; // it is to run on this machine: its files (secret, certificates, model, keys) are looked at, secret and keys read
 } bt_cluster_ask;
 
 // BT_ERR_INVALID with the place in `why`, BT_ERR_IO when the file cannot be read, BT_ERR_NOT_FOUND when the pool has no such node.

@@ -4,7 +4,7 @@
 //     static bt_program_args args;
 //     bt_program_args_init(&args, true);                    adds --config, --set, --print-config, --check-config, --name to a table
 //     bt_args_parse(&(bt_args_spec){…, .args = own, .more = args.table}, …)     own options may be BT_PROGRAM_SET rows
-//     … read the settings by args.config and args.sets; bt_program_print(…) for args.print; return 0 for args.check …
+//     … read the settings by args.config and args.sets; bt_program_print(…) for args.print; 0 for args.check; args_fini …
 //
 //     bt_program program = {.command = "baton router", .event = "ROUTER", .self = r, .turn = turn, .drain = drain, .idle = idle};
 //     bt_program_open(&program, why);                       first of all: signals are blocked before any thread is there
@@ -64,14 +64,15 @@ typedef struct {
     bt_watch signals;
     int signal_fd;
     bt_timer deadline;
-    bool opened, draining;
+    bool draining;
     int exit_code;
 } bt_program;
 
 // `turn` runs before the turns of whatever is opened on the loop later, HTTP's for one, so that its answers go out in the same round.
 bt_err bt_program_open(bt_program *program, bt_why *why);
 void bt_program_run(bt_program *program);
-// Ends the run with exit code 2 and the words on stderr: what was found wrong while it served (a model that cannot be loaded).
+// Exit code 2 and the words on stderr; ends the run: what could not be opened, and what was found wrong later (a model that cannot be
+// loaded).
 void bt_program_fail(bt_program *program, const bt_why *why);
 int bt_program_close(bt_program *program);
 

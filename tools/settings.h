@@ -183,3 +183,6 @@ bt_router_http_options bt_http_settings_options(const bt_http_settings *settings
     {                                                                                                                  \
         "log.level", BT_SETTING_WORD, at, 0, "info", "What is logged, on stderr.", 0, 0, bt_settings_log_levels        \
     }
+
+// The file's name without folder and .gguf: what clients call the model where nobody has named it.
+void bt_settings_model_name(const char *path, char out[128]);

@@ -36,31 +36,45 @@ distance(const char *a, const char *b)
 }
 
 const bt_setting *
-bt_config_find(const bt_setting *table, const char *key, bt_why *why)
+bt_config_row(const bt_setting *table, const char *key)
+{
+    for (; table->kind != BT_SETTING_END; table++) {
+        if (strcmp(table->key, key) == 0) {
+            return table;
+        }
+    }
+    return NULL;
+}
+
+bool
+bt_config_own(const bt_config_pool *pool, const char *key)
+{
+    const bt_setting *row = bt_config_row(pool->table, key);
+
+    return row != NULL && row < pool->table + pool->own;
+}
+
+bt_err
+bt_config_unknown(const bt_config_pool *pools, uint32_t count, const char *key, bt_why *why)
 {
     const bt_setting *nearest = NULL;
     size_t best = strlen(key) / 3 + 2;
 
-    for (const bt_setting *row = table; row->kind != BT_SETTING_END; row++) {
-        const char *last = strrchr(row->key, '.');
-        size_t away = distance(key, row->key);
+    for (uint32_t i = 0; i < count; i++) {
+        for (const bt_setting *row = pools[i].table; row->kind != BT_SETTING_END; row++) {
+            const char *last = strrchr(row->key, '.');
+            // The right word without its section is as good as a slip of the pen.
+            size_t away = last != NULL && strcmp(last + 1, key) == 0 ? 1 : distance(key, row->key);
 
-        if (strcmp(row->key, key) == 0) {
-            return row;
-        }
-        // The right word without its section is as good as a slip of the pen.
-        away = last != NULL && strcmp(last + 1, key) == 0 ? 1 : away;
-        if (away < best) {
-            best = away;
-            nearest = row;
+            if (away < best) {
+                best = away;
+                nearest = row;
+            }
         }
     }
-    if (nearest != NULL) {
-        bt_fail(why, BT_ERR_INVALID, "unknown setting \"%s\"; did you mean \"%s\"?", key, nearest->key);
-    } else {
-        bt_fail(why, BT_ERR_INVALID, "unknown setting \"%s\"", key);
-    }
-    return NULL;
+    return nearest != NULL
+               ? bt_fail(why, BT_ERR_INVALID, "unknown setting \"%s\"; did you mean \"%s\"?", key, nearest->key)
+               : bt_fail(why, BT_ERR_INVALID, "unknown setting \"%s\"", key);
 }
 
 bool
@@ -261,138 +275,32 @@ bt_config_init(const bt_setting *table, void *values)
 bt_err
 bt_config_set(const bt_setting *table, void *values, const char *key, bt_str value, bt_why *why)
 {
-    const bt_setting *row = bt_config_find(table, key, why);
+    const bt_setting *row = bt_config_row(table, key);
 
-    return row != NULL ? bt_config_set_row(row, values, value, why) : BT_ERR_INVALID;
+    return row != NULL ? bt_config_set_row(row, values, value, why)
+                       : bt_config_unknown(&(bt_config_pool){.table = table}, 1, key, why);
+}
+
+bt_err
+bt_config_split_pair(const char *pair, char key[BT_CONFIG_KEY_MAX], bt_str *value, bt_why *why)
+{
+    const char *equals = strchr(pair, '=');
+
+    if (equals == NULL || (size_t)(equals - pair) >= BT_CONFIG_KEY_MAX) {
+        return bt_fail(why, BT_ERR_INVALID, "\"%s\" is not key=value", pair);
+    }
+    memcpy(key, pair, (size_t)(equals - pair));
+    key[equals - pair] = 0;
+    *value = bt_str_of(equals + 1);
+    return BT_OK;
 }
 
 bt_err
 bt_config_set_pair(const bt_setting *table, void *values, const char *pair, bt_why *why)
 {
-    const char *equals = strchr(pair, '=');
-    char key[96];
+    char key[BT_CONFIG_KEY_MAX];
+    bt_str value;
+    bt_err err = bt_config_split_pair(pair, key, &value, why);
 
-    if (equals == NULL || (size_t)(equals - pair) >= sizeof key) {
-        return bt_fail(why, BT_ERR_INVALID, "\"%s\" is not key=value", pair);
-    }
-    memcpy(key, pair, (size_t)(equals - pair));
-    key[equals - pair] = 0;
-    return bt_config_set(table, values, key, bt_str_of(equals + 1), why);
-}
-
-// ---- printing ----
-
-static void
-print_quoted(bt_buf *out, const char *text)
-{
-    bt_buf_append_char(out, '"');
-    for (; *text != 0; text++) {
-        unsigned char c = (unsigned char)*text;
-
-        if (c == '"' || c == '\\') {
-            bt_buf_printf(out, "\\%c", c);
-        } else if (c < 32 || c == 127) {
-            bt_buf_printf(out, "\\x%02x", c);
-        } else {
-            bt_buf_append_char(out, (char)c);
-        }
-    }
-    bt_buf_append_char(out, '"');
-}
-
-static void
-print_time(bt_buf *out, bt_time time)
-{
-    if (time % BT_SECOND == 0) {
-        bt_buf_printf(out, "%llds", (long long)(time / BT_SECOND));
-    } else {
-        bt_buf_printf(out, "%.12gms", (double)time / BT_MILLISECOND);
-    }
-}
-
-static void
-print_bytes(bt_buf *out, size_t bytes)
-{
-    static const char units[] = {0, 'K', 'M', 'G', 'T'};
-    unsigned unit = 0;
-
-    for (; bytes != 0 && bytes % 1024 == 0 && unit < 4; unit++) {
-        bytes /= 1024;
-    }
-    bt_buf_printf(out, "%zu%.1s", bytes, unit != 0 ? &units[unit] : "");
-}
-
-static void
-print_list(bt_buf *out, const bt_text_list *list)
-{
-    bt_buf_append_char(out, '[');
-    for (uint32_t i = 0; i < list->count; i++) {
-        bt_buf_append_text(out, i != 0 ? ", " : "");
-        print_quoted(out, list->items[i]);
-    }
-    bt_buf_append_char(out, ']');
-}
-
-static void
-print_value(bt_buf *out, const bt_setting *row, const void *field)
-{
-    char number[40];
-
-    switch (row->kind) {
-    case BT_SETTING_BOOL:
-        bt_buf_append_text(out, *(const bool *)field ? "true" : "false");
-        break;
-    case BT_SETTING_COUNT:
-        bt_buf_printf(out, "%u", *(const uint32_t *)field);
-        break;
-    case BT_SETTING_BYTES:
-        print_bytes(out, *(const size_t *)field);
-        break;
-    case BT_SETTING_TIME:
-        print_time(out, *(const bt_time *)field);
-        break;
-    case BT_SETTING_REAL:
-        snprintf(number, sizeof number, "%.17g", *(const double *)field);
-        bt_buf_append_text(out, number);
-        break;
-    case BT_SETTING_WORD:
-        bt_buf_append_text(out, row->words[*(const uint32_t *)field]);
-        break;
-    case BT_SETTING_LIST:
-        print_list(out, field);
-        break;
-    default:
-        print_quoted(out, field);
-    }
-}
-
-static void
-print_words(bt_buf *out, const bt_setting *row)
-{
-    for (uint32_t i = 0; row->kind == BT_SETTING_WORD && row->words[i] != NULL; i++) {
-        bt_buf_printf(out, "%s%s", i == 0 ? " One of " : ", ", row->words[i]);
-    }
-    bt_buf_append_text(out, row->kind == BT_SETTING_WORD ? ".\n" : "\n");
-}
-
-void
-bt_config_print(const bt_setting *table, const void *values, bt_buf *out)
-{
-    char section[96] = "";
-
-    for (const bt_setting *row = table; row->kind != BT_SETTING_END; row++) {
-        const char *dot = strrchr(row->key, '.');
-        size_t len = dot != NULL ? (size_t)(dot - row->key) : 0;
-        const char *indent = dot != NULL ? "  " : "";
-
-        if (len != strlen(section) || strncmp(section, row->key, len) != 0) {
-            snprintf(section, sizeof section, "%.*s", (int)len, row->key);
-            bt_buf_printf(out, "\n%s:\n", section);
-        }
-        bt_buf_printf(out, "%s# %s", indent, row->help);
-        print_words(out, row);
-        bt_buf_printf(out, "%s%s: ", indent, dot != NULL ? dot + 1 : row->key);
-        print_value(out, row, (const char *)values + row->offset);
-        bt_buf_append_char(out, '\n');
-    }
+    return err == BT_OK ? bt_config_set(table, values, key, value, why) : err;
 }

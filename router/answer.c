@@ -33,7 +33,6 @@ static void
 hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply *reply, bt_router_actions *out)
 {
     bt_request *request = find_at_node(router, node, reply->request);
-    bt_node *self = &router->registry.nodes[node];
 
     if (request == NULL)
         return;
@@ -44,11 +43,11 @@ hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply
     if (reply->err == BT_OK) {
         request->cached_tokens =
             reply->cached_tokens < request->prompt_count ? reply->cached_tokens : request->prompt_count;
-        self->reserving--;
+        bt_registry_ticketed(&router->registry, request);
         bt_request_move(request, BT_REQUEST_PREFILLING);
         bt_remote_begin(router, now, request, &reply->ticket, out);
     } else if (reply->err == BT_ERR_BUSY || reply->err == BT_ERR_CLOSED) {
-        self->busy_until = now + 20 * BT_MILLISECOND;
+        bt_registry_busy(&router->registry, node, now + 20 * BT_MILLISECOND);
         bt_router_requeue(router, request);
     } else {
         bt_router_finish(router, now, request, BT_FINISH_ERROR, reply->err, out);
@@ -158,7 +157,7 @@ hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_token
         return;
     }
     if (refused) // not its failure, and no fault of the request's
-        router->registry.nodes[request->prefill].busy_until = now + 20 * BT_MILLISECOND;
+        bt_registry_busy(&router->registry, request->prefill, now + 20 * BT_MILLISECOND);
     else
         bt_remote_failed(router, request);
     request->prefill = BT_REQUEST_NONE; // it is over there
@@ -237,7 +236,7 @@ hear_tokens(bt_router *router, bt_time now, uint32_t node, const bt_tokens *toke
     for (uint32_t i = 0; i < tokens->entry_count; i++) {
         hear_entry(router, now, node, &tokens->entries[i], out);
         if (tokens->entries[i].finish != BT_FINISH_NONE && bt_node_decodes(self))
-            self->busy_until = 0; // room was given back
+            bt_registry_busy(&router->registry, node, 0); // room was given back
     }
 }
 

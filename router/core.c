@@ -10,6 +10,8 @@
 static void
 fill_defaults(bt_router_limits *limits)
 {
+    if (limits->nodes_max == 0)
+        limits->nodes_max = 64;
     if (limits->requests_max == 0)
         limits->requests_max = 256;
     if (limits->queue_max == 0)
@@ -34,6 +36,9 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
                        BT_MESSAGE_IDS_MAX);
     if (limits->epoch == 0)
         return bt_fail(why, BT_ERR_INVALID, "router: epoch 0");
+    if (limits->nodes_max > BT_ROUTER_NODES_MAX)
+        return bt_fail(why, BT_ERR_INVALID, "router: %u nodes, expected up to %u", limits->nodes_max,
+                       BT_ROUTER_NODES_MAX);
     router = bt_alloc(sizeof *router);
     if (router == NULL)
         return bt_fail(why, BT_ERR_NO_MEMORY, "router: out of memory");
@@ -41,9 +46,11 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
     fill_defaults(&router->limits);
     router->next_expiry = router->unpaired_since = BT_TIME_NEVER;
     router->between_ends = BT_SECOND;
-    if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK) {
-        bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u requests of %u tokens", router->limits.requests_max,
-                limits->context);
+    router->stuck = BT_REQUEST_NONE;
+    if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK ||
+        bt_registry_init(&router->registry, router->limits.nodes_max) != BT_OK) {
+        bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u nodes and %u requests of %u tokens",
+                router->limits.nodes_max, router->limits.requests_max, limits->context);
         bt_router_close(router);
         return BT_ERR_NO_MEMORY;
     }
@@ -57,6 +64,7 @@ bt_router_close(bt_router *router)
     if (router == NULL)
         return;
     bt_requests_fini(&router->requests);
+    bt_registry_fini(&router->registry);
     bt_free(router);
 }
 
@@ -94,7 +102,7 @@ static void
 leave(bt_router *router, bt_request *request)
 {
     if (request->state == BT_REQUEST_RESERVING)
-        router->registry.nodes[request->node].reserving--;
+        bt_registry_ticketed(&router->registry, request);
     bt_remote_done(router, request);
     bt_registry_uncount(&router->registry, request);
 }
@@ -294,7 +302,6 @@ reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_r
 
     bt_requests_dequeue(&router->requests, request, BT_REQUEST_RESERVING);
     bt_registry_count(&router->registry, node, request);
-    router->registry.nodes[node].reserving++;
     if (request->placed == 0)
         request->placed = now;
     out->action[out->count - 1].request = bt_requests_id(&router->requests, request);
@@ -314,17 +321,43 @@ bt_router_may_degrade(bt_router *router, bt_time now)
     return now - router->unpaired_since >= router->limits.degrade_after;
 }
 
-// Gives requests to nodes in order, until the first one finds no room: nobody overtakes it for being smaller.
+// Nothing has changed since the first of the queue found no place: most events are tokens, and there may be many nodes.
+static bool
+is_stuck(const bt_router *router, bt_time now, const bt_request *request)
+{
+    return router->stuck == (uint32_t)(request - router->requests.slots) &&
+           router->stuck_generation == request->generation && router->stuck_version == router->registry.version &&
+           now < router->stuck_until;
+}
+
+static void
+be_stuck(bt_router *router, bt_time now, const bt_request *request, bool unpaired)
+{
+    bt_time until = bt_registry_next_change(&router->registry, now);
+
+    if (unpaired && router->unpaired_since != BT_TIME_NEVER &&
+        router->unpaired_since + router->limits.degrade_after > now &&
+        router->unpaired_since + router->limits.degrade_after < until)
+        until = router->unpaired_since + router->limits.degrade_after;
+    router->stuck = (uint32_t)(request - router->requests.slots);
+    router->stuck_generation = request->generation;
+    router->stuck_version = router->registry.version;
+    router->stuck_until = until;
+}
+
+// Gives requests to nodes in order, until the first one finds no room: nobody overtakes it then for being smaller.
 static void
 place_queued(bt_router *router, bt_time now, bt_router_actions *out)
 {
     bt_request *request;
 
-    while ((request = bt_requests_first(&router->requests)) != NULL) {
+    while ((request = bt_requests_first(&router->requests)) != NULL && !is_stuck(router, now, request)) {
         bt_decode_place place = bt_place_decode(&router->registry, request, &router->limits, now);
 
-        if (place.node == BT_REQUEST_NONE || (place.unpaired && !bt_router_may_degrade(router, now)))
+        if (place.node == BT_REQUEST_NONE || (place.unpaired && !bt_router_may_degrade(router, now))) {
+            be_stuck(router, now, request, place.unpaired);
             return;
+        }
         if (!bt_router_room(out)) {
             router->unfinished = true;
             return;
@@ -360,7 +393,7 @@ forgive_own_stall(bt_router *router, bt_time now)
     bt_time gap = now - router->last_step;
 
     if (router->last_step != 0 && gap > 2 * router->limits.heartbeat) {
-        for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++)
+        for (uint32_t i = 0; i < router->limits.nodes_max; i++)
             router->registry.nodes[i].heard += gap;
     }
     router->last_step = now;
@@ -374,30 +407,39 @@ greet(const bt_router *router, uint32_t node, bt_router_actions *out)
     *hello = (bt_hello){.name = "router", .role = BT_NODE_ROUTER, .epoch = router->limits.epoch};
 }
 
+// One node's part of the heartbeat.
+static void
+watch_node(bt_router *router, bt_time now, uint32_t i, bt_router_actions *out)
+{
+    bt_node *node = &router->registry.nodes[i];
+
+    if (node->state == BT_NODE_READY && now - node->heard > router->limits.node_silence) {
+        bt_router_leave_node(router, i, out);
+        bt_registry_lost(&router->registry, i);
+        bt_registry_met(&router->registry, i, now);
+    }
+    if (!bt_router_room(out))
+        return;
+    if (node->state == BT_NODE_MET)
+        greet(router, i, out);
+    else if (node->state == BT_NODE_READY)
+        bt_router_say(out, i, BT_MESSAGE_HEARTBEAT)->heartbeat.number = router->heartbeats;
+}
+
+// More nodes than there is room for are watched in the ticks that follow at once.
 static void
 watch_nodes(bt_router *router, bt_time now, bt_router_actions *out)
 {
-    if (router->next_heartbeat > now)
-        return;
-    router->next_heartbeat = now + router->limits.heartbeat;
-    router->heartbeats++;
-    bt_router_may_degrade(router,
-                          now); // so that the time counts from when it was seen, and not from the next request on
-    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
-        bt_node *node = &router->registry.nodes[i];
-
-        if (node->state == BT_NODE_READY && now - node->heard > router->limits.node_silence) {
-            bt_router_leave_node(router, i, out);
-            bt_registry_lost(&router->registry, i);
-            bt_registry_met(&router->registry, i, now);
-        }
-        if (!bt_router_room(out))
-            return;
-        if (node->state == BT_NODE_MET)
-            greet(router, i, out);
-        else if (node->state == BT_NODE_READY)
-            bt_router_say(out, i, BT_MESSAGE_HEARTBEAT)->heartbeat.number = router->heartbeats;
+    if (router->next_heartbeat <= now) {
+        router->next_heartbeat = now + router->limits.heartbeat;
+        router->heartbeats++;
+        router->watched = 0;
+        bt_router_may_degrade(router,
+                              now); // so that the time counts from when it was seen, and not from the next request on
     }
+    while (router->watched < router->limits.nodes_max && bt_router_room(out))
+        watch_node(router, now, router->watched++, out);
+    router->unfinished |= router->watched < router->limits.nodes_max;
 }
 
 static void
@@ -431,7 +473,7 @@ node_busy(bt_router *router, bt_time now, const bt_router_event *event)
 {
     bt_request *request = bt_requests_find(&router->requests, event->request);
 
-    router->registry.nodes[event->node].busy_until = now + 5 * BT_MILLISECOND;
+    bt_registry_busy(&router->registry, event->node, now + 5 * BT_MILLISECOND);
     if (request != NULL && request->state == BT_REQUEST_RESERVING && request->node == event->node)
         bt_router_requeue(router, request);
 }
@@ -443,7 +485,7 @@ bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_
     out->count = 0;
     router->unfinished = false;
     forgive_own_stall(router, now);
-    assert(event->node < BT_ROUTER_NODES_MAX);
+    assert(event->node < router->limits.nodes_max);
     switch (event->kind) {
     case BT_ROUTER_ARRIVED:
         arrive(router, now, &event->arrival, out);
@@ -482,17 +524,7 @@ bt_router_next_deadline(const bt_router *router)
 
     if (router->unfinished)
         return 0;
-    if (router->requests.queued > 0 && router->unpaired_since != BT_TIME_NEVER &&
-        router->unpaired_since + router->limits.degrade_after > router->last_step &&
-        router->unpaired_since + router->limits.degrade_after < next)
-        next = router->unpaired_since + router->limits.degrade_after;
-    for (uint32_t i = 0; router->requests.queued > 0 && i < BT_ROUTER_NODES_MAX; i++) {
-        bt_time until = router->registry.nodes[i].busy_until;
-
-        if (until > router->last_step && until < next)
-            next = until;
-    }
-    return next;
+    return router->requests.queued > 0 && router->stuck_until < next ? router->stuck_until : next;
 }
 
 bool
@@ -507,10 +539,10 @@ bt_router_get_stats(const bt_router *router, bt_router_stats *out)
     int64_t counted = 0, at_nodes = 0;
 
     *out = router->stats;
-    out->nodes_up = router->registry.up;
+    out->nodes_up = router->registry.decodes.count + router->registry.prefills.count;
     out->queued = router->requests.queued;
     out->running = router->requests.used - router->requests.queued;
-    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++)
+    for (uint32_t i = 0; i < router->limits.nodes_max; i++)
         counted += (int64_t)(router->registry.nodes[i].blocks + router->registry.nodes[i].prefill_tokens);
     for (uint32_t i = 0; i < router->requests.capacity; i++)
         at_nodes += router->requests.slots[i].node_blocks + router->requests.slots[i].prefill_tokens;

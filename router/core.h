@@ -14,10 +14,15 @@
 #include "common/wire/message.h"
 
 #define BT_MAX_TOKENS_REST UINT32_MAX // the client named no max_tokens: all that the context has left
-#define BT_ROUTER_NODES_MAX 64
+#define BT_ROUTER_NODES_MAX 4096      // that limits.nodes_max may be
 #define BT_ROUTER_ACTIONS_MAX 1024
 
+// How nodes are chosen. The others are what others do, for comparison: by the number of requests alone, or by lot; both send each
+// prompt of at least remote_tokens_min to a prefill node, whatever that costs.
+typedef enum { BT_PLACE_OURS, BT_PLACE_LEAST_LOAD, BT_PLACE_RANDOM } bt_place_policy;
+
 typedef struct {
+    uint32_t nodes_max;          // peers of the link; 0 = 64
     uint32_t requests_max;       // in the router at once, queued or running; 0 = 256
     uint32_t queue_max;          // of them waiting for a node; 0 = requests_max
     uint32_t context;            // prompt + answer of one request, as the model's nodes have it
@@ -29,6 +34,7 @@ typedef struct {
     uint64_t seed;               // of the hash that breaks ties between nodes
     uint32_t remote_tokens_min;  // prompts with fewer tokens to compute stay at the decode node; 0 = 512
     bt_time degrade_after;       // without a prefill node that must read a prompt: so long it waits for one; 0 = 2 s
+    bt_place_policy place;
     bool two_weights; // prefill nodes hold other weights than decode nodes: known before the first of them is met
     bool inexact;     // prompts may be read by whichever weights are at hand (placement.exact: false)
 } bt_router_limits;
@@ -64,7 +70,7 @@ typedef struct {
     bt_router_arrival arrival; // ARRIVED
     bt_request_id request;     // CANCEL, NODE_BUSY
     bt_finish reason;          // CANCEL: BT_FINISH_CANCELLED, or BT_FINISH_STOP when a stop string was met
-    uint32_t node;             // NODE_…: the link's peer, < BT_ROUTER_NODES_MAX
+    uint32_t node;             // NODE_…: the link's peer, < nodes_max
     const bt_message *message; // NODE_MESSAGE
 } bt_router_event;
 

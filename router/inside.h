@@ -17,8 +17,13 @@ struct bt_router {
     bt_time last_end;    // of a request that ran to its end
     bt_time between_ends;
     uint64_t heartbeats;
+    uint32_t watched;       // nodes that had this heartbeat
     bt_time unpaired_since; // no decode node can fetch from any prefill node; BT_TIME_NEVER while one can
-    bool unfinished;        // the actions were full; a TICK goes on
+    // The first of the queue when it last found no place: not tried again until its generation, the registry or the time is another.
+    uint32_t stuck, stuck_generation;
+    uint64_t stuck_version;
+    bt_time stuck_until;
+    bool unfinished; // the actions were full; a TICK goes on
 };
 
 // Room for one request's worst: two ABORTs and a FINISHED.

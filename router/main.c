@@ -26,7 +26,8 @@ struct bt_router_edge {
     uint32_t wish_count, wish_max;
     refusal refusals[BT_ROUTER_ACTIONS_MAX]; // RESERVEs that the link did not take
     uint32_t refusal_count;
-    bool link_failed[BT_ROUTER_NODES_MAX]; // another message was not taken: the core has to hear of it
+    uint32_t nodes_max;
+    bool *link_failed; // [nodes_max] another message was not taken: the core has to hear of it
 };
 
 bt_err
@@ -43,7 +44,9 @@ bt_router_edge_open(bt_router_edge **out, const bt_router_limits *limits, bt_lin
     edge->wish_max = limits->requests_max != 0 ? limits->requests_max : 256;
     edge->wishes = bt_alloc_array(edge->wish_max, sizeof *edge->wishes);
     edge->actions = bt_alloc(sizeof *edge->actions);
-    if (edge->wishes == NULL || edge->actions == NULL)
+    edge->nodes_max = limits->nodes_max != 0 ? limits->nodes_max : 64;
+    edge->link_failed = bt_alloc_array(edge->nodes_max, sizeof *edge->link_failed);
+    if (edge->wishes == NULL || edge->actions == NULL || edge->link_failed == NULL)
         err = bt_fail(why, err, "router: out of memory");
     else
         err = bt_router_open(&edge->core, limits, why);
@@ -63,6 +66,7 @@ bt_router_edge_close(bt_router_edge *edge)
     bt_router_close(edge->core);
     bt_free(edge->actions);
     bt_free(edge->wishes);
+    bt_free(edge->link_failed);
     bt_free(edge);
 }
 
@@ -192,7 +196,7 @@ take_link(bt_router_edge *edge, bt_time now)
                                     : event.kind == BT_LINK_DOWN ? BT_ROUTER_NODE_DOWN
                                                                  : BT_ROUTER_NODE_MESSAGE;
 
-        if (event.peer < BT_ROUTER_NODES_MAX)
+        if (event.peer < edge->nodes_max)
             feed(edge, now, &(bt_router_event){.kind = kind, .node = event.peer, .message = event.message});
     }
 }
@@ -200,7 +204,7 @@ take_link(bt_router_edge *edge, bt_time now)
 static void
 reset_failed_links(bt_router_edge *edge, bt_time now)
 {
-    for (uint32_t node = 0; node < BT_ROUTER_NODES_MAX; node++) {
+    for (uint32_t node = 0; node < edge->nodes_max; node++) {
         if (!edge->link_failed[node])
             continue;
         edge->link_failed[node] = false;

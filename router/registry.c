@@ -1,21 +1,135 @@
 #include "router/registry.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <assert.h>
 #include <string.h>
+
+bt_err
+bt_registry_init(bt_registry *registry, uint32_t nodes_max)
+{
+    *registry = (bt_registry){.nodes_max = nodes_max};
+    registry->nodes = bt_alloc_array(nodes_max, sizeof *registry->nodes);
+    registry->decodes.nodes = bt_alloc_array(nodes_max, sizeof *registry->decodes.nodes);
+    registry->prefills.nodes = bt_alloc_array(nodes_max, sizeof *registry->prefills.nodes);
+    registry->sources = bt_alloc_array(nodes_max, BT_SOURCES_MAX * sizeof *registry->sources);
+    registry->source_nodes = bt_alloc_array(nodes_max, BT_SOURCES_MAX * sizeof *registry->source_nodes);
+    if (registry->nodes != NULL && registry->decodes.nodes != NULL && registry->prefills.nodes != NULL &&
+        registry->sources != NULL && registry->source_nodes != NULL)
+        return BT_OK;
+    bt_registry_fini(registry);
+    return BT_ERR_NO_MEMORY;
+}
+
+void
+bt_registry_fini(bt_registry *registry)
+{
+    bt_free(registry->nodes);
+    bt_free(registry->decodes.nodes);
+    bt_free(registry->prefills.nodes);
+    bt_free(registry->sources);
+    bt_free(registry->source_nodes);
+    *registry = (bt_registry){0};
+}
+
+static bt_node_list *
+list_of(bt_registry *registry, const bt_node *node)
+{
+    return node->hello.role == BT_NODE_DECODE ? &registry->decodes : &registry->prefills;
+}
+
+static uint32_t
+position(const bt_node_list *list, uint32_t node)
+{
+    uint32_t at = 0;
+
+    while (at < list->count && list->nodes[at] < node)
+        at++;
+    return at;
+}
+
+static void
+add_ready(bt_node_list *list, uint32_t node)
+{
+    uint32_t at = position(list, node);
+
+    memmove(&list->nodes[at + 1], &list->nodes[at], (list->count++ - at) * sizeof *list->nodes);
+    list->nodes[at] = node;
+}
+
+static void
+remove_ready(bt_node_list *list, uint32_t node)
+{
+    uint32_t at = position(list, node);
+
+    memmove(&list->nodes[at], &list->nodes[at + 1], (--list->count - at) * sizeof *list->nodes);
+}
+
+static void
+begin_state(bt_registry *registry, uint32_t node, bt_node_state state, bt_time now)
+{
+    registry->nodes[node] = (bt_node){.state = state,
+                                      .heard = now,
+                                      .sources = registry->sources + (size_t)node * BT_SOURCES_MAX,
+                                      .source_nodes = registry->source_nodes + (size_t)node * BT_SOURCES_MAX};
+    registry->version++;
+}
 
 void
 bt_registry_met(bt_registry *registry, uint32_t node, bt_time now)
 {
     assert(registry->nodes[node].state == BT_NODE_DOWN);
-    registry->nodes[node] = (bt_node){.state = BT_NODE_MET, .heard = now};
+    begin_state(registry, node, BT_NODE_MET, now);
 }
 
 void
 bt_registry_lost(bt_registry *registry, uint32_t node)
 {
-    assert(registry->nodes[node].requests == 0 && registry->nodes[node].prompts == 0);
-    registry->up -= registry->nodes[node].state == BT_NODE_READY;
-    registry->nodes[node] = (bt_node){.state = BT_NODE_DOWN};
+    bt_node *self = &registry->nodes[node];
+
+    assert(self->requests == 0 && self->prompts == 0);
+    if (self->state == BT_NODE_READY)
+        remove_ready(list_of(registry, self), node);
+    begin_state(registry, node, BT_NODE_DOWN, 0);
+}
+
+// Which node runs the program of this epoch?
+static uint32_t
+find_source(const bt_registry *registry, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < registry->prefills.count; i++) {
+        uint32_t node = registry->prefills.nodes[i];
+
+        if (registry->nodes[node].hello.epoch == epoch)
+            return node;
+    }
+    return BT_REQUEST_NONE;
+}
+
+// A prefill node came, of which decode nodes may have spoken already.
+static void
+pair(bt_registry *registry, uint32_t prefill)
+{
+    uint64_t epoch = registry->nodes[prefill].hello.epoch;
+
+    for (uint32_t i = 0; i < registry->decodes.count; i++) {
+        bt_node *decode = &registry->nodes[registry->decodes.nodes[i]];
+
+        for (uint32_t n = 0; n < decode->source_count; n++) {
+            if (decode->sources[n] == epoch)
+                decode->source_nodes[n] = prefill;
+        }
+    }
+}
+
+static uint64_t
+hash_name(const char *name)
+{
+    uint64_t hash = 0;
+
+    for (; *name != 0; name++)
+        hash = bt_mix64(hash ^ (uint64_t)(unsigned char)*name);
+    return hash;
 }
 
 void
@@ -23,48 +137,72 @@ bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, b
 {
     bt_node *self = &registry->nodes[node];
 
-    registry->up += self->state != BT_NODE_READY;
+    if (self->state == BT_NODE_READY)
+        remove_ready(list_of(registry, self), node);
+    if (self->state != BT_NODE_READY || self->hello.epoch != hello->epoch)
+        self->source_count = 0; // one that begins to drain keeps them for what it has
     self->state = BT_NODE_READY;
     self->hello = *hello;
+    self->name = hash_name(hello->name);
     self->load = (bt_heartbeat){.blocks_free = hello->blocks};
     self->heard = now;
     self->busy_until = 0;
     self->tokens_number = 0;
-    if (hello->role == BT_NODE_PREFILL)
-        registry->prompt_weights = hello->weights;
+    add_ready(list_of(registry, self), node);
+    registry->version++;
+    if (hello->role != BT_NODE_PREFILL)
+        return;
+    registry->prompt_weights = hello->weights;
+    pair(registry, node);
 }
 
 void
 bt_registry_heartbeat(bt_registry *registry, uint32_t node, const bt_heartbeat *heartbeat)
 {
     bt_node *self = &registry->nodes[node];
+    uint32_t count = heartbeat->source_count;
 
     self->load = *heartbeat;
-    self->load.sources = self->sources;
-    if (heartbeat->source_count > 0)
-        memcpy(self->sources, heartbeat->sources, heartbeat->source_count * sizeof *self->sources);
+    self->load.sources = NULL;
+    self->load.source_count = 0;
+    if (count == self->source_count &&
+        (count == 0 || memcmp(self->sources, heartbeat->sources, count * sizeof *self->sources) == 0))
+        return;
+    registry->version++;
+    self->source_count = count;
+    for (uint32_t n = 0; n < count; n++) {
+        self->sources[n] = heartbeat->sources[n];
+        self->source_nodes[n] = find_source(registry, heartbeat->sources[n]);
+    }
 }
 
-bool
-bt_node_fetches_from(const bt_node *decode, const bt_node *prefill)
+void
+bt_registry_busy(bt_registry *registry, uint32_t node, bt_time until)
 {
-    for (uint32_t i = 0; i < decode->load.source_count; i++) {
-        if (decode->sources[i] == prefill->hello.epoch)
-            return prefill->state == BT_NODE_READY && prefill->hello.role == BT_NODE_PREFILL;
-    }
-    return false;
+    registry->nodes[node].busy_until = until;
+    registry->version++;
+}
+
+uint32_t
+bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n)
+{
+    uint32_t node = decode->source_nodes[n];
+    const bt_node *source = node != BT_REQUEST_NONE ? &registry->nodes[node] : NULL;
+
+    if (source == NULL || source->state != BT_NODE_READY || source->hello.role != BT_NODE_PREFILL ||
+        source->hello.draining || source->hello.epoch != decode->sources[n])
+        return BT_REQUEST_NONE;
+    return node;
 }
 
 bool
 bt_registry_paired(const bt_registry *registry)
 {
-    for (uint32_t d = 0; d < BT_ROUTER_NODES_MAX; d++) {
-        const bt_node *decode = &registry->nodes[d];
+    for (uint32_t i = 0; i < registry->decodes.count; i++) {
+        const bt_node *decode = &registry->nodes[registry->decodes.nodes[i]];
 
-        if (!bt_node_decodes(decode) || decode->hello.draining)
-            continue;
-        for (uint32_t p = 0; p < BT_ROUTER_NODES_MAX; p++) {
-            if (!registry->nodes[p].hello.draining && bt_node_fetches_from(decode, &registry->nodes[p]))
+        for (uint32_t n = 0; n < decode->source_count && !decode->hello.draining; n++) {
+            if (bt_registry_source(registry, decode, n) != BT_REQUEST_NONE)
                 return true;
         }
     }
@@ -88,7 +226,15 @@ bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request)
     request->node = node;
     request->node_blocks = bt_registry_worst_blocks(self, request);
     self->requests++;
+    self->reserving++;
     self->blocks += request->node_blocks;
+}
+
+void
+bt_registry_ticketed(bt_registry *registry, const bt_request *request)
+{
+    registry->nodes[request->node].reserving--;
+    registry->version++;
 }
 
 void
@@ -101,6 +247,7 @@ bt_registry_uncount(bt_registry *registry, bt_request *request)
     self->blocks -= request->node_blocks;
     request->node = BT_REQUEST_NONE;
     request->node_blocks = 0;
+    registry->version++;
 }
 
 void
@@ -126,6 +273,7 @@ bt_registry_uncount_prefill(bt_registry *registry, bt_request *request)
     self->prefill_tokens -= request->prefill_tokens;
     request->prefill_at = BT_REQUEST_NONE;
     request->prefill_tokens = 0;
+    registry->version++;
 }
 
 // A running mean over some four prompts. Short ones say little: what a step costs by itself is most of them.
@@ -146,12 +294,10 @@ bt_registry_longest(const bt_registry *registry)
 {
     uint64_t longest = 0;
 
-    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
-        const bt_hello *hello = &registry->nodes[i].hello;
+    for (uint32_t i = 0; i < registry->decodes.count; i++) {
+        const bt_hello *hello = &registry->nodes[registry->decodes.nodes[i]].hello;
         uint64_t tokens = (uint64_t)hello->blocks * hello->block_tokens;
 
-        if (!bt_node_decodes(&registry->nodes[i]))
-            continue;
         tokens = tokens < hello->context ? tokens : hello->context;
         longest = tokens > longest ? tokens : longest;
     }
@@ -161,9 +307,28 @@ bt_registry_longest(const bt_registry *registry)
 bool
 bt_registry_open(const bt_registry *registry)
 {
-    for (uint32_t i = 0; i < BT_ROUTER_NODES_MAX; i++) {
-        if (bt_node_decodes(&registry->nodes[i]) && !registry->nodes[i].hello.draining)
+    for (uint32_t i = 0; i < registry->decodes.count; i++) {
+        if (!registry->nodes[registry->decodes.nodes[i]].hello.draining)
             return true;
     }
     return false;
+}
+
+static bt_time
+next_change_of(const bt_registry *registry, const bt_node_list *list, bt_time now, bt_time next)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        bt_time until = registry->nodes[list->nodes[i]].busy_until;
+
+        if (until > now && until < next)
+            next = until;
+    }
+    return next;
+}
+
+bt_time
+bt_registry_next_change(const bt_registry *registry, bt_time now)
+{
+    return next_change_of(registry, &registry->prefills, now,
+                          next_change_of(registry, &registry->decodes, now, BT_TIME_NEVER));
 }

@@ -1,7 +1,7 @@
 // The nodes as the router knows them: what they said they are, when they were last heard, and the load the router gave them.
 //
 // Load is counted when a request is given to a node, before anything is sent, and lowered once on every way out (DESIGN 4.3).
-// Private to the router's core. One thread.
+// Private to the router's core. One thread. Memory is allocated at init, for `nodes_max` nodes.
 #pragma once
 
 #include "common/wire/message.h"
@@ -17,8 +17,8 @@ typedef enum {
 typedef struct {
     bt_node_state state;
     bt_hello hello;
-    bt_heartbeat load;                // as it says; its sources lie below
-    uint64_t sources[BT_SOURCES_MAX]; // of a decode node: programs of prefill nodes that it can fetch from
+    uint64_t name;     // hash of it
+    bt_heartbeat load; // as it says, without its sources
     bt_time heard;
     bt_time busy_until;     // it or its link refused a reserve: none before
     uint64_t tokens_number; // of the last TOKENS message
@@ -29,24 +29,44 @@ typedef struct {
     uint32_t prompts;        // being read there
     uint64_t prefill_tokens; // of them, to be computed
     uint64_t prefill_rate;   // tokens a second as measured; 0 = not yet
+    // Of a decode node: the programs of prefill nodes that it can fetch from, and which nodes those were when last looked for.
+    uint32_t source_count;
+    uint64_t *sources;      // [BT_SOURCES_MAX] epochs
+    uint32_t *source_nodes; // [BT_SOURCES_MAX] BT_REQUEST_NONE = not met
 } bt_node;
 
+// Nodes of a kind that are READY, in rising order: placement looks at no others.
 typedef struct {
-    bt_node nodes[BT_ROUTER_NODES_MAX];
-    uint32_t up;             // READY
+    uint32_t *nodes;
+    uint32_t count;
+} bt_node_list;
+
+typedef struct {
+    bt_node *nodes; // [nodes_max]
+    uint32_t nodes_max;
+    bt_node_list decodes, prefills;
     uint64_t prompt_weights; // of the prefill nodes, as last heard; 0 = there was none
+    uint64_t version;        // another one whenever there may be room where there was none
+    uint64_t *sources;       // behind the nodes'
+    uint32_t *source_nodes;
 } bt_registry;
+
+bt_err bt_registry_init(bt_registry *registry, uint32_t nodes_max);
+void bt_registry_fini(bt_registry *registry); // accepts a zeroed one
 
 void bt_registry_met(bt_registry *registry, uint32_t node, bt_time now);
 void bt_registry_lost(bt_registry *registry, uint32_t node); // its requests must have left it
 void bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, bt_time now);
-
 void bt_registry_heartbeat(bt_registry *registry, uint32_t node, const bt_heartbeat *heartbeat);
+// It takes nothing new until then; a time that is past ends that.
+void bt_registry_busy(bt_registry *registry, uint32_t node, bt_time until);
 
 // Blocks that the request may come to hold there.
 uint32_t bt_registry_worst_blocks(const bt_node *node, const bt_request *request);
-void bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request); // sets request->node
-void bt_registry_uncount(bt_registry *registry, bt_request *request);              // clears it
+void bt_registry_count(bt_registry *registry, uint32_t node,
+                       bt_request *request);                                 // sets request->node; it has no ticket yet
+void bt_registry_ticketed(bt_registry *registry, const bt_request *request); // or it goes without one
+void bt_registry_uncount(bt_registry *registry, bt_request *request);        // clears it
 
 // The same for a prompt of so many tokens that is read at `node`, whichever kind that is; sets and clears request->prefill_at.
 void bt_registry_count_prefill(bt_registry *registry, uint32_t node, bt_request *request, uint32_t tokens);
@@ -60,8 +80,8 @@ bt_node_decodes(const bt_node *node)
     return node->state == BT_NODE_READY && node->hello.role == BT_NODE_DECODE;
 }
 
-// Can blocks go from this prefill node to that decode node?
-bool bt_node_fetches_from(const bt_node *decode, const bt_node *prefill);
+// The decode node's n-th source, where that is a prefill node that is there and takes prompts; else BT_REQUEST_NONE.
+uint32_t bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n);
 // Is there a pair of nodes that reads a prompt at one and answers at the other, drains not counted?
 bool bt_registry_paired(const bt_registry *registry);
 
@@ -69,3 +89,5 @@ bool bt_registry_paired(const bt_registry *registry);
 uint32_t bt_registry_longest(const bt_registry *registry);
 // A ready decode node that is not draining?
 bool bt_registry_open(const bt_registry *registry);
+// The first moment after `now` at which a node may take what it does not take now, without any event.
+bt_time bt_registry_next_change(const bt_registry *registry, bt_time now);

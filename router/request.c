@@ -37,10 +37,11 @@ bt_request_move(bt_request *request, bt_request_state to)
 bt_err
 bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context)
 {
-    *requests = (bt_requests){.capacity = capacity, .context = context, .queue = BT_REQUEST_NONE};
+    *requests = (bt_requests){.capacity = capacity, .context = context};
+    requests->queue = bt_alloc_array(capacity, sizeof *requests->queue);
     requests->slots = bt_alloc_array(capacity, sizeof *requests->slots);
     requests->ids = bt_alloc_array(capacity, (size_t)context * sizeof *requests->ids);
-    if (requests->slots == NULL || requests->ids == NULL) {
+    if (requests->slots == NULL || requests->ids == NULL || requests->queue == NULL) {
         bt_requests_fini(requests);
         return BT_ERR_NO_MEMORY;
     }
@@ -56,6 +57,7 @@ bt_requests_fini(bt_requests *requests)
 {
     bt_free(requests->slots);
     bt_free(requests->ids);
+    bt_free(requests->queue);
     *requests = (bt_requests){0};
 }
 
@@ -77,7 +79,6 @@ bt_requests_take(bt_requests *requests)
                             .prefill_at = BT_REQUEST_NONE,
                             .prefill_failed = BT_REQUEST_NONE,
                             .next = BT_REQUEST_NONE,
-                            .previous = BT_REQUEST_NONE,
                             .scored_next = 1};
     bt_request_move(request, BT_REQUEST_ARRIVED);
     return request;
@@ -116,51 +117,74 @@ bt_requests_attempt(const bt_requests *requests, const bt_request *request)
     return (bt_request_id){(uint32_t)(request - requests->slots), request->generation, request->attempt};
 }
 
+static bt_time
+rank_of(const bt_request *request)
+{
+    return request->arrived + request->priority * (2 * BT_SECOND) + request->prompt_count * (BT_MILLISECOND / 10);
+}
+
+// Equal ranks go by tag, so that the order does not depend on which slots they got.
+static bool
+goes_before(const bt_request *a, const bt_request *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->tag < b->tag;
+}
+
+static void
+put(bt_requests *requests, uint32_t place, uint32_t index)
+{
+    requests->queue[place] = index;
+    requests->slots[index].place = place;
+}
+
+static void
+sift_up(bt_requests *requests, uint32_t place, uint32_t index)
+{
+    while (place > 0 && goes_before(&requests->slots[index], &requests->slots[requests->queue[(place - 1) / 2]])) {
+        put(requests, place, requests->queue[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    put(requests, place, index);
+}
+
+static void
+sift_down(bt_requests *requests, uint32_t place, uint32_t index)
+{
+    for (uint32_t child; (child = 2 * place + 1) < requests->queued; place = child) {
+        if (child + 1 < requests->queued &&
+            goes_before(&requests->slots[requests->queue[child + 1]], &requests->slots[requests->queue[child]]))
+            child++;
+        if (!goes_before(&requests->slots[requests->queue[child]], &requests->slots[index]))
+            break;
+        put(requests, place, requests->queue[child]);
+    }
+    put(requests, place, index);
+}
+
 void
 bt_requests_enqueue(bt_requests *requests, bt_request *request)
 {
-    uint32_t index = (uint32_t)(request - requests->slots);
-
     bt_request_move(request, BT_REQUEST_QUEUED);
-    request->previous = BT_REQUEST_NONE;
-    request->next = requests->queue;
-    if (requests->queue != BT_REQUEST_NONE)
-        requests->slots[requests->queue].previous = index;
-    requests->queue = index;
-    requests->queued++;
+    request->rank = rank_of(request);
+    sift_up(requests, requests->queued++, (uint32_t)(request - requests->slots));
 }
 
 void
 bt_requests_dequeue(bt_requests *requests, bt_request *request, bt_request_state to)
 {
-    assert(request->state == BT_REQUEST_QUEUED);
-    bt_request_move(request, to);
-    if (request->previous != BT_REQUEST_NONE)
-        requests->slots[request->previous].next = request->next;
-    else
-        requests->queue = request->next;
-    if (request->next != BT_REQUEST_NONE)
-        requests->slots[request->next].previous = request->previous;
-    requests->queued--;
-}
+    uint32_t place = request->place, last;
 
-static bt_time
-rank(const bt_request *request)
-{
-    return request->arrived + request->priority * (2 * BT_SECOND);
+    assert(request->state == BT_REQUEST_QUEUED && requests->queue[place] == (uint32_t)(request - requests->slots));
+    bt_request_move(request, to);
+    last = requests->queue[--requests->queued];
+    if (place == requests->queued)
+        return;
+    sift_down(requests, place, last);
+    sift_up(requests, requests->slots[last].place, last);
 }
 
 bt_request *
 bt_requests_first(bt_requests *requests)
 {
-    bt_request *first = NULL;
-
-    for (uint32_t i = requests->queue; i != BT_REQUEST_NONE; i = requests->slots[i].next) {
-        bt_request *request = &requests->slots[i];
-
-        // Equal arrivals go by tag, so that the order does not depend on which slots they got.
-        if (first == NULL || rank(request) < rank(first) || (rank(request) == rank(first) && request->tag < first->tag))
-            first = request;
-    }
-    return first;
+    return requests->queued > 0 ? &requests->slots[requests->queue[0]] : NULL;
 }

@@ -55,7 +55,9 @@ typedef struct {
     uint32_t cached_tokens, moves;
     bt_phases phases;
 
-    uint32_t next, previous; // in the queue or the list of free slots
+    bt_time rank;   // in the queue: lower goes first
+    uint32_t place; // in the queue's heap
+    uint32_t next;  // in the list of free slots
 } bt_request;
 
 bool bt_request_may_move(bt_request_state from, bt_request_state to);
@@ -74,7 +76,7 @@ typedef struct {
     uint32_t capacity, context;
     uint32_t used;   // slots that are not FREE
     uint32_t free;   // first of the list of free slots
-    uint32_t queue;  // first of the queued, in no order
+    uint32_t *queue; // [capacity] the queued ones, a heap by rank
     uint32_t queued; // how many
 } bt_requests;
 
@@ -93,5 +95,6 @@ bt_request_id bt_requests_attempt(const bt_requests *requests, const bt_request 
 // Into QUEUED and out of it again.
 void bt_requests_enqueue(bt_requests *requests, bt_request *request);
 void bt_requests_dequeue(bt_requests *requests, bt_request *request, bt_request_state to);
-// Who goes next: earliest arrival, each step of priority counting like two seconds. NULL when the queue is empty.
+// Who goes next: by arrival, each step of priority counting like two seconds and each token of the prompt like a tenth of a millisecond:
+// the short ones of one moment go first, and nobody starves. NULL when the queue is empty.
 bt_request *bt_requests_first(bt_requests *requests);

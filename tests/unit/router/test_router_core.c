@@ -634,6 +634,53 @@ START_TEST(arrivals_of_one_moment_spread_over_the_nodes) // D9
 }
 END_TEST
 
+START_TEST(more_nodes_than_one_call_can_speak_to_are_all_spoken_to)
+{
+    static uint32_t beats[3000];
+    int calls = 0;
+
+    teardown();
+    setup_with((bt_router_limits){.nodes_max = 3000});
+    feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
+    for (uint32_t node = 0; node < 3000; node++) {
+        feed(&(bt_router_event){.kind = BT_ROUTER_NODE_UP, .node = node});
+        hear(node, &(bt_message){.kind = BT_MESSAGE_HELLO,
+                                 .hello = {.epoch = 1 + node, .sequences = 1, .blocks = 9, .block_tokens = 16}});
+    }
+    now += BT_SECOND;
+    do {
+        feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
+        for (uint32_t i = 0; i < acts->count; i++)
+            beats[acts->action[i].to_node.node] += acts->action[i].to_node.message.kind == BT_MESSAGE_HEARTBEAT;
+    } while (++calls < 9 && bt_router_next_deadline(router) <= now);
+    ck_assert_int_le(calls, 3);
+    for (uint32_t node = 0; node < 3000; node++)
+        ck_assert_uint_eq(beats[node], 1);
+}
+END_TEST
+
+START_TEST(other_policies_look_at_the_number_of_requests_or_at_nothing)
+{
+    static const bt_place_policy policies[] = {BT_PLACE_LEAST_LOAD, BT_PLACE_RANDOM};
+    uint32_t counts[2] = {0};
+    bt_router_arrival large = an_arrival(1, 4, 60), small = an_arrival(2, 4, 8);
+
+    teardown();
+    setup_with((bt_router_limits){.requests_max = 64, .place = policies[_i]});
+    node_arrives(0, 64, 256);
+    node_arrives(1, 64, 256);
+    for (uint64_t i = 0; i < 40; i++) { // large and small in turn: ours would weigh them
+        bt_router_arrival arrival = i % 2 == 0 ? large : small;
+
+        arrival.tag = i;
+        arrive(&arrival);
+        counts[find(BT_ROUTER_TO_NODE)->to_node.node]++;
+    }
+    ck_assert(counts[0] > 0 && counts[1] > 0);
+    ck_assert(policies[_i] == BT_PLACE_LEAST_LOAD ? counts[0] == 20 : counts[0] != 20);
+}
+END_TEST
+
 START_TEST(foreign_and_malformed_messages_are_counted_and_change_nothing)
 {
     bt_message reserve = {.kind = BT_MESSAGE_START}, broken = {.kind = BT_MESSAGE_TOKENS, .tokens = {1, 5, NULL}};
@@ -704,6 +751,8 @@ main(void)
     tcase_add_test(all, the_routers_own_sleep_does_not_count_against_a_node);
     tcase_add_test(all, the_older_goes_first_unless_priority_makes_up_for_it);
     tcase_add_test(all, arrivals_of_one_moment_spread_over_the_nodes);
+    tcase_add_test(all, more_nodes_than_one_call_can_speak_to_are_all_spoken_to);
+    tcase_add_loop_test(all, other_policies_look_at_the_number_of_requests_or_at_nothing, 0, 2);
     tcase_add_test(all, foreign_and_malformed_messages_are_counted_and_change_nothing);
     tcase_add_test(all, opening_survives_the_loss_of_any_allocation);
     suite_add_tcase(suite, all);

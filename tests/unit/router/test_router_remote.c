@@ -1,5 +1,6 @@
 // Who reads a prompt, and what follows when one of the two nodes fails. Cases are named after reference/peers.md 7 where it has them.
 #include "router/core.h"
+#include "router/request.h"
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -147,12 +148,12 @@ grant(uint32_t node, bt_request_id request, uint32_t cached)
                             .ticket = {.request = request, .ticket = {.epoch = 100 + node}, .cached_tokens = cached}});
 }
 
-// The prefill node that was given the prompt; BT_ROUTER_NODES_MAX = the decode node reads it itself.
+// The prefill node that was given the prompt; BT_REQUEST_NONE = the decode node reads it itself.
 static uint32_t
 place(uint64_t tag, uint32_t count, uint32_t cached)
 {
     bt_request_id request = arrive(tag, count);
-    uint32_t node = BT_ROUTER_NODES_MAX;
+    uint32_t node = BT_REQUEST_NONE;
 
     grant(0, request, cached);
     if (sent(BT_MESSAGE_PREFILL, &node) != NULL) {
@@ -179,8 +180,8 @@ first_id(uint32_t attempt)
 
 START_TEST(short_prompts_and_those_mostly_cached_stay_at_the_decode_node)
 {
-    ck_assert_uint_eq(place(1, 511, 0), BT_ROUTER_NODES_MAX);
-    ck_assert_uint_eq(place(2, 1024, 528), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(1, 511, 0), BT_REQUEST_NONE);
+    ck_assert_uint_eq(place(2, 1024, 528), BT_REQUEST_NONE);
     ck_assert_uint_lt(place(3, 1024, 512), 3);
 }
 END_TEST
@@ -192,7 +193,7 @@ START_TEST(a_prompt_goes_where_it_is_read_sooner)
     ck_assert(first != second && first < 3 && second < 3);
     // Until both queues are so long that the decode node is faster.
     for (uint64_t tag = 3; tag < 12; tag++) {
-        if (place(tag, 1024, 0) == BT_ROUTER_NODES_MAX)
+        if (place(tag, 1024, 0) == BT_REQUEST_NONE)
             return;
     }
     ck_abort_msg("ever longer queues at prefill nodes");
@@ -321,9 +322,9 @@ START_TEST(a_prompt_goes_only_where_its_decode_node_can_fetch_from)
     for (uint64_t tag = 1; tag < 4; tag++)
         ck_assert_uint_eq(place(tag, 1024, 0), 2);
     hear_sources(0, 1, (uint64_t[]){201}); // an earlier or later life of some node
-    ck_assert_uint_eq(place(4, 1024, 0), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(4, 1024, 0), BT_REQUEST_NONE);
     hear_sources(0, 0, NULL);
-    ck_assert_uint_eq(place(5, 1024, 0), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(5, 1024, 0), BT_REQUEST_NONE);
 }
 END_TEST
 
@@ -386,7 +387,7 @@ START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_ma
         ck_assert(bt_router_next_deadline(router) <= now);
         feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
     }
-    ck_assert_uint_eq(place(1, 20, 0), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(1, 20, 0), BT_REQUEST_NONE);
     say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
     ck_assert(find(BT_ROUTER_FINISHED)->finished.degraded);
 }
@@ -401,7 +402,7 @@ START_TEST(inexact_clusters_choose_freely_and_mark_nothing)
     prefill_weights = 2;
     meet(0, BT_NODE_DECODE);
     meet(1, BT_NODE_PREFILL);
-    ck_assert_uint_eq(place(1, 20, 0), BT_ROUTER_NODES_MAX);
+    ck_assert_uint_eq(place(1, 20, 0), BT_REQUEST_NONE);
     say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
     ck_assert(!find(BT_ROUTER_FINISHED)->finished.degraded);
     ck_assert_uint_eq(place(2, 1024, 0), 1);

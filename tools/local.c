@@ -1,16 +1,15 @@
-// baton local: router and decode node in one process, the same cores and messages as the cluster.
+// baton local: router and nodes in one process, the same cores and messages as the cluster.
 //
-//     loop thread      HTTP, router core, decode core; everything but what follows
+//     loop thread      HTTP, the cores; everything but what follows
 //     loader           opens the model while the loop answers /health, then ends
 //     text workers     parse, render, tokenize (router/text.h)
-//     engine thread    runs steps (decode-node/main.h), with the threads of its device
+//     engine thread    runs steps, with the threads of its device; two where prompts are read by other weights (tools/local_nodes.h),
+//                      and then a plane thread for each that moves blocks
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/node/loopback.h"
-#include "decode-node/main.h"
 #include "router/http.h"
 #include "tools/commands.h"
 #include "tools/local_config.h"
+#include "tools/local_nodes.h"
 #include "tools/program.h"
 
 #include <pthread.h>
@@ -19,8 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINK_BYTES (32u << 20)
-
 typedef struct {
     bt_local_config config;
     bt_program program;
@@ -28,86 +25,25 @@ typedef struct {
     // The loader's, until `loaded`.
     pthread_t loader;
     atomic_bool loaded;
-    bool loader_runs, opened;
+    bool loader_runs, opened, serves;
     bt_err load_err;
     bt_why load_why;
-    bt_engine *engine;
+    bt_local_nodes nodes;
     // Then:
-    bt_link *router_link, *node_link;
-    bt_decode_node *node;
     bt_router_edge *edge;
 } local;
-
-// ---- what the node has to tell ----
-
-typedef struct {
-    bt_decode_stats stats;
-    double blocks, blocks_free, blocks_cached, usage, leak, decoding, prefilling, batch;
-} node_metrics;
-
-#define NODE(field) offsetof(node_metrics, field)
-#define STAT(field) (offsetof(node_metrics, stats) + offsetof(bt_decode_stats, field))
-
-static const bt_metric node_table[] = {
-    {BT_METRIC_GAUGE, NODE(blocks), "baton:kv_blocks", "Blocks of the KV pool.", NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(blocks_free), "baton:kv_blocks_free", "On no table and in no cache.", NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(blocks_cached), "baton:kv_blocks_cached", "In the prefix cache and unheld.", NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(usage), "baton:kv_cache_usage_perc", "Share of the blocks that sequences hold, 0 to 1.",
-     NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(leak), "baton:kv_leak_blocks", "Blocks that nobody accounts for; always 0.", NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(decoding), "baton:sequences_decoding", "Sequences that are being written.", NULL, NULL},
-    {BT_METRIC_GAUGE, NODE(prefilling), "baton:sequences_prefilling", "Sequences whose prompt is being read.", NULL,
-     NULL},
-    {BT_METRIC_GAUGE, NODE(batch), "baton:batch_fill", "Sequences a step, mean since start.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(prompt_tokens), "baton:prefix_cache_misses_total", "Prompt tokens that were computed.",
-     NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(cached_tokens), "baton:prefix_cache_hits_total", "Prompt tokens that were found.", NULL,
-     NULL},
-    {BT_METRIC_COUNTER, STAT(steps), "baton:engine_steps_total", "Steps.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(step_tokens), "baton:engine_tokens_total", "Tokens of all steps.", NULL, NULL},
-    {BT_METRIC_SECONDS_TOTAL, STAT(step_time), "baton:engine_seconds_total", "Time in steps.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(dropped_tokens), "baton:engine_dropped_tokens_total",
-     "Drawn for sequences that had ended meanwhile.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(failed_steps), "baton:engine_failed_steps_total", "Steps that failed.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(aborted), "baton:node_aborted_total", "Sequences that were cancelled.", NULL, NULL},
-    {BT_METRIC_COUNTER, STAT(expired), "baton:node_expired_total", "Sequences whose lease ran out.", NULL, NULL},
-    {0},
-};
 
 static void
 write_node_metrics(void *self, bt_buf *out, const char *labels)
 {
-    local *l = self;
-    node_metrics m = {0};
+    const local *l = self;
 
-    if (l->node == NULL) {
-        return;
+    if (l->opened) {
+        bt_local_nodes_metrics(&l->nodes, out, labels);
     }
-    bt_decode_node_stats(l->node, &m.stats);
-    m.blocks = m.stats.blocks;
-    m.blocks_free = m.stats.blocks_free;
-    m.blocks_cached = m.stats.blocks_cached;
-    m.usage = m.stats.blocks != 0 ? 1 - (m.blocks_free + m.blocks_cached) / m.blocks : 0;
-    m.leak = (double)m.stats.leak;
-    m.decoding = m.stats.decoding;
-    m.prefilling = m.stats.prefilling;
-    m.batch = m.stats.steps != 0 ? (double)m.stats.step_items / (double)m.stats.steps : 0;
-    bt_metrics_write(out, node_table, &m, labels);
 }
 
 // ---- loading ----
-
-static void *
-load(void *self)
-{
-    local *l = self;
-    bt_engine_options options = bt_engine_settings_options(&l->config.engine, l->config.model);
-
-    l->load_err = bt_engine_open(&l->engine, &options, &l->load_why);
-    atomic_store(&l->loaded, true);
-    bt_loop_wake(l->program.loop);
-    return NULL;
-}
 
 static void
 wake_loop(void *self)
@@ -115,21 +51,24 @@ wake_loop(void *self)
     bt_loop_wake(self);
 }
 
-static bt_err
-open_node(local *l, bt_why *why)
+static void *
+load(void *self)
 {
-    bt_decode_node_options options = {
-        .name = "local",
-        .epoch = bt_program_draw_epoch(),
-        .queue_max = l->config.http.queue,
-        .max_sequences = l->config.engine.max_sequences,
-        .chunk_tokens = l->config.engine.chunk_tokens,
-        .prefill_share = (float)l->config.engine.prefill_share,
+    local *l = self;
+    const bt_local_config *c = &l->config;
+    bt_local_nodes_options options = {
+        .engine = c->engine,
+        .model = c->model,
+        .prompt_weights = c->prompt_weights == 0 ? BT_LOCAL_ONE_WEIGHTS : c->prompt_weights - 1,
+        .queue = c->http.queue,
         .wake = wake_loop,
         .wake_arg = l->program.loop,
     };
 
-    return bt_decode_node_open(&l->node, &options, l->engine, l->node_link, NULL, why);
+    l->load_err = bt_local_nodes_load(&l->nodes, &options, &l->load_why);
+    atomic_store(&l->loaded, true);
+    bt_loop_wake(l->program.loop);
+    return NULL;
 }
 
 static bt_err
@@ -138,37 +77,30 @@ open_router(local *l, bt_why *why)
     bt_router_callbacks callbacks = bt_router_http_callbacks(l->http);
     bt_router_limits limits = {
         .requests_max = l->config.http.queue,
-        .context = bt_engine_context(l->engine),
-        .vocab = bt_engine_model(l->engine)->config.vocab,
+        .context = bt_engine_context(l->nodes.decoding.engine),
+        .vocab = bt_engine_model(l->nodes.decoding.engine)->config.vocab,
         .epoch = bt_program_draw_epoch(),
+        .two_weights = l->nodes.prefill != NULL,
     };
 
-    return bt_router_edge_open(&l->edge, &limits, l->router_link, &callbacks, why);
+    return bt_router_edge_open(&l->edge, &limits, l->nodes.router_link, &callbacks, why);
 }
 
 static bt_err
 open_rest(local *l, bt_why *why)
 {
-    const bt_model *model = bt_engine_model(l->engine);
-    char name[128];
     bt_err err;
 
-    if (model->tokenizer == NULL) {
+    if (bt_engine_model(l->nodes.decoding.engine)->tokenizer == NULL) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "%s: has no tokenizer, so it cannot be served as text",
                        l->config.model);
     }
-    bt_settings_model_name(l->config.model, name);
-    if ((err = bt_loopback_open(&l->router_link, &l->node_link, LINK_BYTES)) != BT_OK) {
-        return bt_fail(why, err, "no memory for the link between router and node");
-    }
-    if ((err = open_node(l, why)) != BT_OK || (err = open_router(l, why)) != BT_OK) {
-        return err;
-    }
-    return bt_router_http_set_model(l->http, l->edge, model->tokenizer, bt_engine_context(l->engine), name, why);
+    err = bt_local_nodes_open(&l->nodes, why);
+    return err == BT_OK ? open_router(l, why) : err;
 }
 
 static void
-take_model(local *l, bt_time now)
+take_model(local *l)
 {
     pthread_join(l->loader, NULL);
     l->loader_runs = false;
@@ -180,6 +112,22 @@ take_model(local *l, bt_time now)
         return;
     }
     l->opened = true;
+}
+
+static void
+begin_to_serve(local *l, bt_time now)
+{
+    const bt_engine *engine = l->nodes.decoding.engine;
+    bt_why why = {""};
+    char name[128];
+
+    bt_settings_model_name(l->config.model, name);
+    if (bt_router_http_set_model(l->http, l->edge, bt_engine_model(engine)->tokenizer, bt_engine_context(engine), name,
+                                 &why) != BT_OK) {
+        bt_program_fail(&l->program, &why);
+        return;
+    }
+    l->serves = true;
     bt_log_info("LOCAL-READY", "model %s on %.*s:%u, %lld ms after the start", l->config.model,
                 (int)(strrchr(l->config.listen, ':') - l->config.listen), l->config.listen,
                 bt_router_http_port(l->http), (long long)((now - l->program.started) / BT_MILLISECOND));
@@ -194,15 +142,18 @@ turn(void *self, bt_time now)
     bt_time router = BT_TIME_NEVER, node = BT_TIME_NEVER;
 
     if (l->loader_runs && atomic_load(&l->loaded)) {
-        take_model(l, now);
+        take_model(l);
     }
     if (l->opened) {
         // Each may have written to the other: two rounds carry a question and its answer, more waits for the next turn.
         for (int i = 0; i < 2; i++) {
             router = bt_router_edge_turn(l->edge, now);
-            node = bt_decode_node_turn(l->node, now);
+            node = bt_local_nodes_turn(&l->nodes, now);
         }
-        router = bt_link_pending(l->router_link) ? now : router;
+        router = bt_link_pending(l->nodes.router_link) ? now : router;
+        if (!l->serves && bt_local_nodes_ready(&l->nodes)) {
+            begin_to_serve(l, now);
+        }
     }
     return router < node ? router : node;
 }
@@ -212,11 +163,11 @@ drain(void *self, bt_time now)
 {
     local *l = self;
 
-    if (l->opened) {
+    if (l->serves) {
         bt_router_edge_drain(l->edge, now);
         bt_router_http_drain(l->http);
     }
-    return l->opened;
+    return l->serves;
 }
 
 static bool
@@ -256,13 +207,10 @@ close_local(local *l)
 {
     bt_router_http_close(l->http);
     bt_router_edge_close(l->edge);
-    bt_decode_node_close(l->node);
-    bt_link_close(l->router_link);
-    bt_link_close(l->node_link);
     if (l->loader_runs) {
         _exit(l->program.exit_code); // a load cannot be interrupted, and there is nothing to lose
     }
-    bt_engine_close(l->engine);
+    bt_local_nodes_close(&l->nodes);
 }
 
 // ---- the command line ----

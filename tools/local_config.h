@@ -7,6 +7,7 @@ typedef struct {
     char model[1024], listen[128], model_name[128];
     bt_engine_settings engine;
     bt_http_settings http;
+    uint32_t prompt_weights; // 0 = as engine.weights, else 1 + bt_load_weights
     uint32_t log_level;
 } bt_local_config;
 

@@ -14,6 +14,8 @@ typedef struct {
 
 static const command commands[] = {
     {"local", bt_local_main, "serve a model on this machine: OpenAI HTTP API, one process"},
+    {"prefill", bt_prefill_main, "a prefill node of a cluster: reads prompts"},
+    {"decode", bt_decode_main, "a decode node of a cluster: writes answers"},
     {"run", bt_run_main, "complete one prompt and print the answer"},
     {"chat", bt_chat_main, "talk to a model in the terminal"},
     {"inspect", bt_inspect_main, "say what a model file holds"},

@@ -1,0 +1,30 @@
+// An engine whose KV pool other nodes may fetch from, and the plane that moves blocks: what a node stands on, whether it is a program of
+// its own or one of several in `baton local`.
+//
+//     bt_machine_load(&machine, &options, why)    any thread; seconds to minutes
+//     bt_machine_start(&machine, why)             the loop's: the plane's thread begins
+//     … bt_decode_node_open(…, machine.engine, link, machine.plane, …) …
+//     bt_machine_close(&machine)                  after the node
+#pragma once
+
+#include "common/engine/engine.h"
+#include "common/node/plane.h"
+
+typedef struct {
+    bt_engine_options engine; // but kv_pool, which load sets
+    bool shared; // false: the pool is the engine's own, there is no plane, and what follows is not looked at
+    bt_transfer_options transfer; // epoch, transport, listen; the rest is load's
+    bt_plane_options plane;
+} bt_machine_options;
+
+typedef struct {
+    bt_machine_options options;
+    bt_engine *engine;
+    bt_transfer *transfer; // until start
+    bt_plane *plane;       // NULL: not shared
+} bt_machine;
+
+// `options` is copied, what it borrows is not. On an error close it.
+bt_err bt_machine_load(bt_machine *machine, const bt_machine_options *options, bt_why *why);
+bt_err bt_machine_start(bt_machine *machine, bt_why *why);
+void bt_machine_close(bt_machine *machine); // accepts a zeroed one

@@ -70,11 +70,21 @@ misfit(const bt_decode_limits *ours, const bt_hello *theirs, uint64_t *is, uint6
     return NULL;
 }
 
+static bool
+describe(bt_prove *self, uint32_t peer)
+{
+    bt_message ours = {.kind = BT_MESSAGE_DESCRIPTION};
+
+    ours.description =
+        (bt_description){.epoch = self->limits->epoch, .layout = self->limits->layout, .blocks = self->limits->blocks};
+    ours.description.bytes = bt_plane_description(self->plane, &ours.description.byte_count);
+    return bt_link_send(self->link, peer, &ours) == BT_OK;
+}
+
 static void
 hear_hello(bt_prove *self, uint32_t peer, const bt_hello *hello)
 {
     bt_prove_node *node = &self->nodes[peer];
-    bt_message ours = {.kind = BT_MESSAGE_DESCRIPTION};
     const char *field;
     uint64_t is, wanted;
 
@@ -94,10 +104,7 @@ hear_hello(bt_prove *self, uint32_t peer, const bt_hello *hello)
                     (unsigned long long)is, (unsigned long long)wanted);
         return;
     }
-    ours.description =
-        (bt_description){.epoch = self->limits->epoch, .layout = self->limits->layout, .blocks = self->limits->blocks};
-    ours.description.bytes = bt_plane_description(self->plane, &ours.description.byte_count);
-    if (bt_link_send(self->link, peer, &ours) != BT_OK)
+    if (!describe(self, peer))
         node->epoch = 0; // the link is about to go
 }
 
@@ -196,8 +203,10 @@ bt_prove_turn(bt_prove *self, bt_time now)
 
         if (!node->linked || node->epoch != node->described)
             continue; // its description comes anew
-        if (node->retry <= now)
+        if (node->retry <= now) {
+            (void)describe(self, i); // what broke here may have broken there, and who is not known there is not served
             connect_to(self, now, i);
+        }
         next = node->retry < next ? node->retry : next;
     }
     return next;

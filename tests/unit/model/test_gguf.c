@@ -8,6 +8,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 // A file in the making: three keys, an array of strings, one tensor.
 static void
@@ -336,6 +338,31 @@ START_TEST(a_missing_file_is_not_found)
 }
 END_TEST
 
+START_TEST(a_file_that_is_cut_anywhere_is_named)
+{
+    char path[] = "/tmp/baton-cut-XXXXXX";
+    size_t bytes, prefix = strlen(path);
+    char *tiny = bt_test_read("tests/data/tiny-q8_0.gguf", &bytes);
+    int fd = mkstemp(path);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, tiny, bytes), (ssize_t)bytes);
+    // From the last byte to none: keys, values, names and shapes of tensors, the data.
+    for (size_t len = bytes; len != 0; len = len > 20000 ? len - 997 : len - 1) {
+        bt_gguf *gguf = NULL;
+        bt_why why = {""};
+
+        ck_assert_int_eq(ftruncate(fd, (off_t)len - 1), 0);
+        ck_assert_int_eq(bt_gguf_open(&gguf, path, &why), BT_ERR_INVALID);
+        ck_assert_msg(strncmp(why.text, path, prefix) == 0 && strlen(why.text) > prefix + 2, "%zu bytes: %s", len - 1,
+                      why.text);
+    }
+    close(fd);
+    unlink(path);
+    free(tiny);
+}
+END_TEST
+
 int
 main(void)
 {
@@ -355,6 +382,7 @@ main(void)
     tcase_add_test(tests, the_tiny_model_is_read);
     tcase_add_test(tests, the_committed_tiny_model_is_what_its_generator_writes);
     tcase_add_test(tests, a_missing_file_is_not_found);
+    tcase_add_test(tests, a_file_that_is_cut_anywhere_is_named);
     suite_add_tcase(suite, tests);
     return bt_test_run(suite);
 }

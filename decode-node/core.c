@@ -130,6 +130,7 @@ bt_decode_greet(bt_decode_core *core, bt_decode_actions *out, uint32_t peer)
 
     *hello = (bt_hello){
         .role = BT_NODE_DECODE,
+        .version = BT_PROTOCOL_VERSION,
         .epoch = limits->epoch,
         .model = limits->model,
         .weights = limits->weights,

@@ -132,6 +132,7 @@ bt_prefill_greet(bt_prefill_core *core, bt_prefill_actions *out, uint32_t peer)
 
     *hello = (bt_hello){
         .role = BT_NODE_PREFILL,
+        .version = BT_PROTOCOL_VERSION,
         .epoch = limits->epoch,
         .model = limits->model,
         .weights = limits->weights,

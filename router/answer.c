@@ -6,13 +6,22 @@ static void
 hear_hello(bt_router *router, bt_time now, uint32_t node, const bt_hello *hello, bt_router_actions *out)
 {
     bt_node *self = &router->registry.nodes[node];
+    bt_router_refusal refusal = {0};
 
     if (hello->role == BT_NODE_ROUTER || hello->block_tokens == 0 || hello->sequences == 0) {
         router->stats.bad_messages++;
         return;
     }
-    if (self->state == BT_NODE_READY && self->hello.epoch != hello->epoch)
+    if (router->limits.expected != NULL)
+        refusal = bt_router_compare(&router->limits.expected[node], hello);
+    if (self->state == BT_NODE_READY && (self->hello.epoch != hello->epoch || refusal.field != NULL))
         bt_router_leave_node(router, node, out);
+    if (refusal.field != NULL) {
+        bt_registry_lost(&router->registry, node);
+        bt_registry_met(&router->registry, node, now);
+        bt_registry_refuse(&router->registry, node, hello, &refusal);
+        return;
+    }
     bt_registry_hello(&router->registry, node, hello, now);
 }
 
@@ -260,7 +269,7 @@ bt_router_hear(bt_router *router, bt_time now, uint32_t node, const bt_message *
         return;
     }
     self->heard = now;
-    if (self->state == BT_NODE_MET && message->kind != BT_MESSAGE_HELLO) {
+    if ((self->state == BT_NODE_MET || self->state == BT_NODE_REFUSED) && message->kind != BT_MESSAGE_HELLO) {
         router->stats.late_messages++; // from before we gave it up
         return;
     }

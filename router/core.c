@@ -404,7 +404,8 @@ greet(const bt_router *router, uint32_t node, bt_router_actions *out)
 {
     bt_hello *hello = &bt_router_say(out, node, BT_MESSAGE_HELLO)->hello;
 
-    *hello = (bt_hello){.name = "router", .role = BT_NODE_ROUTER, .epoch = router->limits.epoch};
+    *hello = (bt_hello){
+        .name = "router", .role = BT_NODE_ROUTER, .version = BT_PROTOCOL_VERSION, .epoch = router->limits.epoch};
 }
 
 // One node's part of the heartbeat.
@@ -420,7 +421,7 @@ watch_node(bt_router *router, bt_time now, uint32_t i, bt_router_actions *out)
     }
     if (!bt_router_room(out))
         return;
-    if (node->state == BT_NODE_MET)
+    if (node->state == BT_NODE_MET || node->state == BT_NODE_REFUSED)
         greet(router, i, out);
     else if (node->state == BT_NODE_READY)
         bt_router_say(out, i, BT_MESSAGE_HEARTBEAT)->heartbeat.number = router->heartbeats;
@@ -547,4 +548,34 @@ bt_router_get_stats(const bt_router *router, bt_router_stats *out)
     for (uint32_t i = 0; i < router->requests.capacity; i++)
         at_nodes += router->requests.slots[i].node_blocks + router->requests.slots[i].prefill_tokens;
     out->leak = counted - at_nodes;
+}
+
+void
+bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out)
+{
+    const bt_node *self = &router->registry.nodes[node];
+
+    *out = (bt_router_node){
+        .state = self->state,
+        .hello = &self->hello,
+        .load = &self->load,
+        .refusal = &self->refusal,
+        .heard = self->heard,
+        .requests = self->requests,
+        .prompts = self->prompts,
+        .prefill_tokens = self->prefill_tokens,
+        .prefill_rate = self->prefill_rate,
+    };
+}
+
+bool
+bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill)
+{
+    const bt_node *at = &router->registry.nodes[decode], *from = &router->registry.nodes[prefill];
+
+    for (uint32_t i = 0; i < at->source_count && bt_node_decodes(at) && from->state == BT_NODE_READY; i++) {
+        if (at->sources[i] == from->hello.epoch)
+            return true;
+    }
+    return false;
 }

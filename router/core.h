@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/wire/message.h"
+#include "router/expect.h"
 
 #define BT_MAX_TOKENS_REST UINT32_MAX // the client named no max_tokens: all that the context has left
 #define BT_ROUTER_NODES_MAX 4096      // that limits.nodes_max may be
@@ -37,6 +38,8 @@ typedef struct {
     bt_place_policy place;
     bool two_weights; // prefill nodes hold other weights than decode nodes: known before the first of them is met
     bool inexact;     // prompts may be read by whichever weights are at hand (placement.exact: false)
+    // [nodes_max] what each must be, borrowed; who is not, is refused. NULL = nodes are taken as they come.
+    const bt_router_expected *expected;
 } bt_router_limits;
 
 // A request, tokenized and checked by the text edge. Arrays and structs are borrowed and copied.
@@ -152,3 +155,26 @@ typedef struct {
 } bt_router_stats;
 
 void bt_router_get_stats(const bt_router *router, bt_router_stats *out);
+
+typedef enum {
+    BT_NODE_DOWN,    // no link
+    BT_NODE_MET,     // a link, no HELLO yet
+    BT_NODE_REFUSED, // its HELLO is not what limits.expected says; asked again with every heartbeat
+    BT_NODE_READY,   // may be given requests, unless it drains
+} bt_node_state;
+
+// What the router knows of a node. What it points to is good until the next step.
+typedef struct {
+    bt_node_state state;
+    const bt_hello *hello;            // REFUSED, READY
+    const bt_heartbeat *load;         // READY: as it says, its sources aside
+    const bt_router_refusal *refusal; // REFUSED
+    bt_time heard;
+    uint32_t requests, prompts; // that we gave it and are not over
+    uint64_t prefill_tokens;    // of those prompts
+    uint64_t prefill_rate;      // tokens a second as measured; 0 = not yet
+} bt_router_node;
+
+void bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out);
+// Has the decode node proved that it can fetch from this prefill node?
+bool bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill);

@@ -1,6 +1,7 @@
 #include "router/main.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "router/notes.h"
 
 #include <assert.h>
 
@@ -27,7 +28,8 @@ struct bt_router_edge {
     refusal refusals[BT_ROUTER_ACTIONS_MAX]; // RESERVEs that the link did not take
     uint32_t refusal_count;
     uint32_t nodes_max;
-    bool *link_failed; // [nodes_max] another message was not taken: the core has to hear of it
+    bt_router_note *notes; // [nodes_max]
+    bool *link_failed;     // [nodes_max] another message was not taken: the core has to hear of it
 };
 
 bt_err
@@ -46,7 +48,8 @@ bt_router_edge_open(bt_router_edge **out, const bt_router_limits *limits, bt_lin
     edge->actions = bt_alloc(sizeof *edge->actions);
     edge->nodes_max = limits->nodes_max != 0 ? limits->nodes_max : 64;
     edge->link_failed = bt_alloc_array(edge->nodes_max, sizeof *edge->link_failed);
-    if (edge->wishes == NULL || edge->actions == NULL || edge->link_failed == NULL)
+    edge->notes = bt_alloc_array(edge->nodes_max, sizeof *edge->notes);
+    if (edge->wishes == NULL || edge->actions == NULL || edge->link_failed == NULL || edge->notes == NULL)
         err = bt_fail(why, err, "router: out of memory");
     else
         err = bt_router_open(&edge->core, limits, why);
@@ -67,6 +70,7 @@ bt_router_edge_close(bt_router_edge *edge)
     bt_free(edge->actions);
     bt_free(edge->wishes);
     bt_free(edge->link_failed);
+    bt_free(edge->notes);
     bt_free(edge);
 }
 
@@ -196,8 +200,11 @@ take_link(bt_router_edge *edge, bt_time now)
                                     : event.kind == BT_LINK_DOWN ? BT_ROUTER_NODE_DOWN
                                                                  : BT_ROUTER_NODE_MESSAGE;
 
-        if (event.peer < edge->nodes_max)
-            feed(edge, now, &(bt_router_event){.kind = kind, .node = event.peer, .message = event.message});
+        if (event.peer >= edge->nodes_max)
+            continue;
+        feed(edge, now, &(bt_router_event){.kind = kind, .node = event.peer, .message = event.message});
+        if (kind != BT_ROUTER_NODE_MESSAGE || event.message->kind == BT_MESSAGE_HELLO)
+            bt_router_note_node(&edge->notes[event.peer], edge->core, event.peer);
     }
 }
 
@@ -217,8 +224,11 @@ bt_time
 bt_router_edge_turn(bt_router_edge *edge, bt_time now)
 {
     take_link(edge, now);
-    if (bt_router_next_deadline(edge->core) <= now)
+    if (bt_router_next_deadline(edge->core) <= now) {
         feed(edge, now, &(bt_router_event){.kind = BT_ROUTER_TICK});
+        for (uint32_t node = 0; node < edge->nodes_max; node++)
+            bt_router_note_node(&edge->notes[node], edge->core, node);
+    }
     reset_failed_links(edge, now);
     return bt_link_pending(edge->link) ? now : bt_router_next_deadline(edge->core);
 }
@@ -278,4 +288,10 @@ void
 bt_router_edge_stats(const bt_router_edge *edge, bt_router_stats *out)
 {
     bt_router_get_stats(edge->core, out);
+}
+
+const bt_router *
+bt_router_edge_core(const bt_router_edge *edge)
+{
+    return edge->core;
 }

@@ -67,3 +67,5 @@ void bt_router_edge_cancel(bt_router_edge *edge, bt_time now, bt_request_id requ
 void bt_router_edge_drain(bt_router_edge *edge, bt_time now); // refuses what comes; what runs goes on
 bool bt_router_edge_ready(const bt_router_edge *edge);
 void bt_router_edge_stats(const bt_router_edge *edge, bt_router_stats *out);
+// The nodes, for those who ask how the cluster is; their changes are logged as NODE-….
+const bt_router *bt_router_edge_core(const bt_router_edge *edge);

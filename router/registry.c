@@ -93,6 +93,17 @@ bt_registry_lost(bt_registry *registry, uint32_t node)
     begin_state(registry, node, BT_NODE_DOWN, 0);
 }
 
+void
+bt_registry_refuse(bt_registry *registry, uint32_t node, const bt_hello *hello, const bt_router_refusal *refusal)
+{
+    bt_node *self = &registry->nodes[node];
+
+    assert(self->state == BT_NODE_MET || self->state == BT_NODE_REFUSED);
+    self->state = BT_NODE_REFUSED;
+    self->hello = *hello;
+    self->refusal = *refusal;
+}
+
 // Which node runs the program of this epoch?
 static uint32_t
 find_source(const bt_registry *registry, uint64_t epoch)

@@ -8,15 +8,10 @@
 #include "router/core.h"
 #include "router/request.h"
 
-typedef enum {
-    BT_NODE_DOWN,  // no link
-    BT_NODE_MET,   // a link, no HELLO yet
-    BT_NODE_READY, // may be given requests, unless it drains
-} bt_node_state;
-
 typedef struct {
     bt_node_state state;
     bt_hello hello;
+    bt_router_refusal refusal;
     uint64_t name;     // hash of it
     bt_heartbeat load; // as it says, without its sources
     bt_time heard;
@@ -56,6 +51,7 @@ void bt_registry_fini(bt_registry *registry); // accepts a zeroed one
 
 void bt_registry_met(bt_registry *registry, uint32_t node, bt_time now);
 void bt_registry_lost(bt_registry *registry, uint32_t node); // its requests must have left it
+void bt_registry_refuse(bt_registry *registry, uint32_t node, const bt_hello *hello, const bt_router_refusal *refusal);
 void bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, bt_time now);
 void bt_registry_heartbeat(bt_registry *registry, uint32_t node, const bt_heartbeat *heartbeat);
 // It takes nothing new until then; a time that is past ends that.

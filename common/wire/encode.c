@@ -19,6 +19,7 @@ encode_hello(bt_wire_scratch *scratch, const bt_hello *hello)
     form.block_tokens = hello->block_tokens;
     form.context = hello->context;
     form.draining = hello->draining;
+    form.version = hello->version;
     return bt_wire_put(scratch, &form, sizeof form);
 }
 

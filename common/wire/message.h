@@ -26,6 +26,7 @@
 #define BT_MESSAGE_ENTRIES_MAX 256    // sequences a TOKENS message speaks of
 #define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
 #define BT_NODE_NAME_MAX 64
+#define BT_PROTOCOL_VERSION 1         // another one where programs must not work together; new fields alone do not ask for it
 #define BT_OFFER_BLOCKS_MAX 4096      // of one OFFER
 #define BT_DESCRIPTION_BYTES_MAX 8192 // a transfer library's words on one pool of memory
 #define BT_SOURCES_MAX 64             // prefill nodes that a decode node fetches from
@@ -70,7 +71,8 @@ typedef enum { BT_NODE_DECODE, BT_NODE_PREFILL, BT_NODE_ROUTER } bt_node_role;
 typedef struct {
     char name[BT_NODE_NAME_MAX];
     bt_node_role role;
-    uint64_t epoch; // drawn at every start of a program, never 0
+    uint32_t version; // BT_PROTOCOL_VERSION of the program
+    uint64_t epoch;   // drawn at every start of a program, never 0
     // Nodes:
     uint64_t model, weights, layout; // digests; compared field by field before anything is sent
     uint32_t sequences;              // that may hold room at once

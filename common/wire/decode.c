@@ -18,7 +18,7 @@ decode_hello(const Baton__Hello *form, bt_hello *out)
     out->block_tokens = form->block_tokens;
     out->context = form->context;
     out->draining = form->draining;
-    out->version = form->version;
+    out->version = form->version != 0 ? form->version : 1; // absent in the first programs
     return bt_decode_name(form->name, out->name);
 }
 

@@ -223,6 +223,11 @@ START_TEST(frames_of_older_programs_still_mean_the_same)
             message.heartbeat.source_count = 0;
             message.heartbeat.sources = NULL;
         }
+        if (kind == BT_MESSAGE_HELLO) { // and the version
+            message.hello.version = 3;
+            check_old_frame("hello_version", &message);
+            message.hello.version = 1;
+        }
         check_old_frame(bt_message_kind_name((bt_message_kind)kind), &message);
     }
 }

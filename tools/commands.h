@@ -12,6 +12,7 @@ int bt_bench_main(int argc, char **argv); // engine | serve | transfer
 int bt_bench_engine_main(int argc, char **argv);
 int bt_bench_serve_main(int argc, char **argv);
 int bt_bench_transfer_main(int argc, char **argv);
+int bt_sim_main(int argc, char **argv);
 int bt_local_main(int argc, char **argv);
 int bt_prefill_main(int argc, char **argv);
 int bt_decode_main(int argc, char **argv);

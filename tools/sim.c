@@ -10,10 +10,10 @@
 #include <string.h>
 
 typedef struct {
-    const char *profile_name, *html;
+    const char *profile_name, *html, *policies;
     float rate, slo_ttft, slo_tpot, faults, link_us;
-    uint32_t requests, nodes_only;
-    bool json, no_disaggregation, both, quiet;
+    uint32_t requests;
+    bool json, no_disaggregation, both;
     sim_setup setup;
     sim_profile profile;
     sim_trace trace;
@@ -22,13 +22,14 @@ typedef struct {
 } sim;
 
 static bt_err
-run_one(sim *s, bool disaggregated, bt_why *why)
+run_one(sim *s, bt_place_policy policy, bool disaggregated, bt_why *why)
 {
     sim_setup setup = s->setup;
     sim_result result;
     sim_summary *out = &s->runs[s->report.run_count];
     bt_err err;
 
+    setup.place = policy;
     if (!disaggregated) {
         setup.decodes += setup.prefills;
         setup.prefills = 0;
@@ -39,6 +40,28 @@ run_one(sim *s, bool disaggregated, bt_why *why)
         bt_fail(why, err, "out of memory");
     s->report.run_count += err == BT_OK;
     sim_result_free(&result);
+    return err;
+}
+
+// "ours,random" and the like, in the order they are named.
+static bt_err
+run_policies(sim *s, bool disaggregated, bt_why *why)
+{
+    bt_err err = BT_OK;
+
+    for (const char *at = s->policies; *at != 0 && err == BT_OK;) {
+        size_t length = strcspn(at, ",");
+        int policy = BT_PLACE_RANDOM;
+
+        while (policy >= 0 && (strlen(sim_policy_name((bt_place_policy)policy)) != length ||
+                               strncmp(sim_policy_name((bt_place_policy)policy), at, length) != 0))
+            policy--;
+        if (policy < 0 || s->report.run_count == SIM_RUNS_MAX)
+            return bt_fail(why, BT_ERR_INVALID, "--place: expected some of random, least-load and ours, not '%s'",
+                           s->policies);
+        err = run_one(s, (bt_place_policy)policy, disaggregated, why);
+        at += length + (at[length] == ',');
+    }
     return err;
 }
 
@@ -57,9 +80,9 @@ run_all(sim *s, bt_why *why)
         (err = sim_trace_reuse(&s->trace, 0, &s->report.reuse_endless)) != BT_OK)
         return bt_fail(why, err, "out of memory");
     if (!s->no_disaggregation)
-        err = run_one(s, s->setup.prefills > 0, why);
+        err = run_policies(s, s->setup.prefills > 0, why);
     if (err == BT_OK && (s->no_disaggregation || s->both))
-        err = run_one(s, false, why);
+        err = run_policies(s, false, why);
     return err;
 }
 
@@ -107,6 +130,7 @@ parse(sim *s, int argc, char **argv, const char **path)
          NULL},
         {"prefill", BT_ARG_U32, &s->setup.prefills, "N", "prefill nodes", NULL},
         {"decode", BT_ARG_U32, &s->setup.decodes, "N", "decode nodes", NULL},
+        {"place", BT_ARG_STRING, &s->policies, "LIST", "random, least-load, ours: how nodes are chosen", NULL},
         {"no-disaggregation", BT_ARG_FLAG, &s->no_disaggregation, NULL, "as many nodes, all of them decode nodes",
          NULL},
         {"both", BT_ARG_FLAG, &s->both, NULL, "with and without disaggregation", NULL},
@@ -172,6 +196,7 @@ int
 bt_sim_main(int argc, char **argv)
 {
     static sim s = {.profile_name = "h200-8b",
+                    .policies = "random,least-load,ours",
                     .rate = 1,
                     .slo_ttft = 5000,
                     .slo_tpot = 50,

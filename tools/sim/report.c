@@ -5,6 +5,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+const char *
+sim_policy_name(bt_place_policy policy)
+{
+    static const char *const names[] = {
+        [BT_PLACE_OURS] = "ours", [BT_PLACE_LEAST_LOAD] = "least-load", [BT_PLACE_RANDOM] = "random"};
+
+    return names[policy];
+}
+
 static int
 by_value(const void *a, const void *b)
 {
@@ -93,7 +102,7 @@ sim_summarize(const sim_report *report, const sim_setup *setup, const sim_result
 {
     double *ttft = bt_alloc_array(result->count, sizeof *ttft), *tpot = bt_alloc_array(result->count, sizeof *tpot);
 
-    *out = (sim_summary){.policy = "ours", .disaggregated = setup->prefills > 0};
+    *out = (sim_summary){.policy = sim_policy_name(setup->place), .disaggregated = setup->prefills > 0};
     if (ttft == NULL || tpot == NULL) {
         bt_free(ttft);
         bt_free(tpot);

@@ -26,7 +26,7 @@ typedef struct {
     double transfer_gb;
     uint64_t moved, kills, events;
     double ttft_curve[SIM_CURVE]; // ms at the shares (i + 1) / SIM_CURVE of those with a first token
-    double busy[1024];            // of each node, prefill nodes first
+    double busy[SIM_NODES_MAX];   // of each node, prefill nodes first
     uint32_t waiting[SIM_SAMPLES_MAX];
     uint32_t sample_count;
     double sample_s; // between samples
@@ -42,6 +42,8 @@ typedef struct {
     sim_summary *runs; // [run_count]
     uint32_t run_count;
 } sim_report;
+
+const char *sim_policy_name(bt_place_policy policy); // "ours", "least-load", "random"
 
 // BT_ERR_NO_MEMORY at worst.
 bt_err sim_summarize(const sim_report *report, const sim_setup *setup, const sim_result *result, sim_summary *out);

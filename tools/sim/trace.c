@@ -152,20 +152,22 @@ take_json_line(sim_trace *trace, bt_str line, bt_why *why)
     return err;
 }
 
-// "2023-11-16 18:17:03.9799600" in seconds; days since 1970 by the civil calendar.
+// "2023-11-16 18:17:03.9799600" since 1970, by the civil calendar.
 static bool
-read_date(const char *text, double *seconds)
+read_date(const char *text, bt_time *at)
 {
     int year, month, day, hour, minute, used = 0;
     double second;
-    long days;
+    int64_t days;
 
     if (sscanf(text, "%d-%d-%d %d:%d:%lf%n", &year, &month, &day, &hour, &minute, &second, &used) != 6 ||
-        text[used] != ',' || year < 1970 || month < 1 || month > 12 || day < 1 || day > 31)
+        text[used] != ',' || year < 1970 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 ||
+        hour > 23 || minute < 0 || minute > 59 || !(second >= 0 && second < 61))
         return false;
     year -= month <= 2;
-    days = 365L * year + year / 4 - year / 100 + year / 400 + (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day;
-    *seconds = (double)(days * 86400 + hour * 3600 + minute * 60) + second;
+    days =
+        365 * year + year / 4 - year / 100 + year / 400 + (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 719469;
+    *at = (days * 86400 + hour * 3600 + minute * 60) * BT_SECOND + (bt_time)(second * 1e9 + 0.5);
     return true;
 }
 
@@ -174,15 +176,17 @@ take_csv_line(sim_trace *trace, const char *line, bool dates, bt_why *why)
 {
     const char *rest = strchr(line, ',');
     unsigned long prompt, answer;
-    double seconds;
+    bt_time at = 0;
     char *end = NULL;
 
-    if (rest == NULL || (dates && !read_date(line, &seconds)))
+    if (rest == NULL || (dates && !read_date(line, &at)))
         return bt_fail(why, BT_ERR_INVALID, "expected a time, prompt tokens and answer tokens");
     if (!dates) {
-        seconds = strtod(line, &end);
+        double seconds = strtod(line, &end);
+
         if (end != rest || !(seconds >= 0 && seconds < 1e9))
             return bt_fail(why, BT_ERR_INVALID, "expected the time of arrival in seconds first");
+        at = (bt_time)(seconds * 1e9);
     }
     prompt = strtoul(rest + 1, &end, 10);
     if (*end != ',' || prompt == 0 || prompt > TOKENS_MAX)
@@ -190,7 +194,7 @@ take_csv_line(sim_trace *trace, const char *line, bool dates, bt_why *why)
     answer = strtoul(end + 1, &end, 10);
     if ((*end != 0 && *end != ',') || answer > TOKENS_MAX)
         return bt_fail(why, BT_ERR_INVALID, "expected answer tokens up to %d third", TOKENS_MAX);
-    return add_row(trace, &(sim_row){.at = (bt_time)(seconds * 1e9),
+    return add_row(trace, &(sim_row){.at = at,
                                      .prompt = (uint32_t)prompt,
                                      .answer = answer > 0 ? (uint32_t)answer : 1,
                                      .hash = SIM_HASH_NONE});

@@ -319,7 +319,9 @@ static bt_err
 open_router(sim_world *w)
 {
     const sim_setup *setup = w->setup;
-    bt_router_limits limits = {.requests_max = setup->requests_max,
+    bt_router_limits limits = {.nodes_max = setup->prefills + setup->decodes,
+                               .requests_max = setup->requests_max,
+                               .place = setup->place,
                                .context = w->context,
                                .vocab = SIM_VOCAB,
                                .epoch = 1,
@@ -337,10 +339,10 @@ check_setup(const sim_setup *setup, bt_why *why)
 {
     uint32_t nodes = setup->prefills + setup->decodes;
 
-    if (setup->decodes == 0 || nodes > BT_ROUTER_NODES_MAX)
+    if (setup->decodes == 0 || nodes > SIM_NODES_MAX)
         return bt_fail(why, BT_ERR_INVALID,
                        "%u prefill and %u decode nodes: expected a decode node, and %u nodes at most", setup->prefills,
-                       setup->decodes, BT_ROUTER_NODES_MAX);
+                       setup->decodes, SIM_NODES_MAX);
     if (setup->unit == 0 || setup->unit > 16 || (setup->unit & (setup->unit - 1)) != 0)
         return bt_fail(why, BT_ERR_INVALID, "a token unit of %u: expected 1, 2, 4, 8 or 16", setup->unit);
     if (!(setup->rate > 0 && setup->rate < 1e6))

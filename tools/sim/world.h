@@ -26,6 +26,7 @@ typedef struct {
     double kills_per_hour;      // of the cluster; a killed node is back with another epoch after 10 to 30 s
     bt_time link;               // one way
     bool two_weights;           // prompts must be read at prefill nodes
+    bt_place_policy place;
     uint64_t seed;
 } sim_setup;
 
@@ -39,6 +40,7 @@ typedef struct {
 } sim_outcome;
 
 #define SIM_SAMPLES_MAX 480
+#define SIM_NODES_MAX 1000
 
 typedef struct {
     sim_outcome *outcomes; // [rows of the trace]

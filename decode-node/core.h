@@ -128,6 +128,7 @@ typedef struct {
     uint64_t late_messages; // for sequences that are gone
     uint64_t bad_messages;
     uint64_t fetches, fetched_blocks, fetched_sequences;
+    bt_time handover_time;    // of those sequences: from the last offer until all was here
     uint64_t refetches;       // of blocks that came bad or not at all
     uint64_t lost_fetches;    // sequences that ended because their blocks did not come
     uint64_t refused_sources; // prefill nodes of another model or layout

@@ -162,6 +162,7 @@ join(bt_decode_core *core, bt_time now, bt_sequence *sequence)
         sequence->indexable = sequence->prompt_count;
     bt_room_index(&core->room, sequence);
     core->stats.fetched_sequences++;
+    core->stats.handover_time += now - fetch->last_offer;
     core->stats.cached_tokens += sequence->cached_tokens;
     sequence->state = BT_SEQUENCE_PREFILLING;
     sequence->started_step = core->batcher.begun;

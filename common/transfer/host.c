@@ -347,6 +347,10 @@ host_move(bt_transport *transport, bt_piece *piece, bt_time now)
     (void)now;
     piece->began = bt_time_now();
     if (p->direct != NULL) {
+        if (!p->prepared) {
+            bt_shared_prepare(p->direct, &p->direct_key);
+            p->prepared = true;
+        }
         bt_piece_copy(piece, &h->o.layout, !h->o.no_checksum, h->pool.memory + piece->to * block_bytes,
                       p->direct + piece->from * block_bytes);
         bt_host_end_piece(piece, BT_OK);

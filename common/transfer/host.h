@@ -59,6 +59,7 @@ typedef struct {
     int fd;
     uint64_t identity, epoch;
     const uint8_t *direct; // NULL = stream
+    bool prepared;         // its pages are mapped
     bt_shared_key direct_key;
     uint32_t address_count, address;                      // to try, being tried
     struct sockaddr_in6 addresses[BT_HOST_ADDRESSES_MAX]; // IPv4 as mapped

@@ -10,6 +10,9 @@
 
 #define PAGE 4096
 #define POPULATE_MAX ((size_t)8 << 30) // of a larger pool the pages are mapped as they are read
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
 typedef struct {
     uint64_t magic, identity;
@@ -62,7 +65,6 @@ bt_shared_close(bt_shared *shared)
 static uint8_t *
 map_fd(int fd, size_t all, uint64_t identity)
 {
-    int populate = all <= POPULATE_MAX ? MAP_POPULATE : 0;
     struct stat info;
     last_page last;
     uint8_t *memory;
@@ -73,7 +75,7 @@ map_fd(int fd, size_t all, uint64_t identity)
         last.identity != identity) {
         return NULL;
     }
-    memory = mmap(NULL, all, PROT_READ, MAP_SHARED | populate, fd, 0);
+    memory = mmap(NULL, all, PROT_READ, MAP_SHARED, fd, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -98,6 +100,16 @@ bt_shared_map(const uint8_t **out, const bt_shared_key *key, uint64_t identity)
     }
     *out = memory;
     return BT_OK;
+}
+
+void
+bt_shared_prepare(const uint8_t *memory, const bt_shared_key *key)
+{
+    size_t all = mapped_bytes(key->bytes);
+
+    // Where the kernel does not know this, pages are mapped as they are read.
+    if (all <= POPULATE_MAX)
+        (void)madvise((void *)(uintptr_t)memory, all, MADV_POPULATE_READ);
 }
 
 void

@@ -26,4 +26,6 @@ void bt_shared_close(bt_shared *shared); // accepts a zeroed one
 
 // BT_ERR_PEER: not reachable from here (another host or namespace, no permission, gone). Unmap with bt_shared_unmap.
 bt_err bt_shared_map(const uint8_t **out, const bt_shared_key *key, uint64_t identity);
+// Before much is read: maps its pages at once, which takes about 0.1 s a GiB. Who is only read from by others never does.
+void bt_shared_prepare(const uint8_t *memory, const bt_shared_key *key);
 void bt_shared_unmap(const uint8_t *memory, const bt_shared_key *key);

@@ -445,8 +445,12 @@ map_directly(ucx *u, peer *p, const bt_description *d)
         return false;
     }
     memcpy(&p->direct_key, d->key, sizeof p->direct_key);
-    return p->direct_key.bytes == (d->blocks + 2ull) * d->block_bytes &&
-           bt_shared_map(&p->direct, &p->direct_key, d->identity) == BT_OK;
+    if (p->direct_key.bytes != (d->blocks + 2ull) * d->block_bytes ||
+        bt_shared_map(&p->direct, &p->direct_key, d->identity) != BT_OK) {
+        return false;
+    }
+    bt_shared_prepare(p->direct, &p->direct_key);
+    return true;
 }
 
 static bt_err

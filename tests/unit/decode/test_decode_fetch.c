@@ -112,6 +112,20 @@ abort_it(void)
     hear(0, (bt_message){.kind = BT_MESSAGE_ABORT, .abort = {ticket.request}});
 }
 
+START_TEST(how_long_the_last_blocks_took_is_told)
+{
+    grant(a_job(1, PROMPT, 3));
+    hear(SOURCE, offer(0, 2));
+    now += 50 * BT_MILLISECOND; // while the next chunk is read: nobody waits for these
+    finish_fetch(BT_OK, 2);
+    hear(SOURCE, offer(2, 4));
+    now += 3 * BT_MILLISECOND;
+    finish_fetch(BT_OK, 2);
+    ck_assert_int_eq(find_entry(1)->phases.transfer, 3 * BT_MILLISECOND);
+    ck_assert_int_eq(stats().handover_time, 3 * BT_MILLISECOND);
+}
+END_TEST
+
 START_TEST(a_fetched_prompt_goes_on_as_if_it_had_been_read_here)
 {
     bt_job job = a_job(1, PROMPT, 3);

@@ -514,6 +514,7 @@ main(void)
     TCase *cases = tcase_create("all");
 
     tcase_add_checked_fixture(cases, setup, case_close);
+    tcase_add_test(cases, how_long_the_last_blocks_took_is_told);
     tcase_add_test(cases, a_fetched_prompt_goes_on_as_if_it_had_been_read_here);
     tcase_add_test(cases, an_offer_may_be_faster_than_the_await);
     tcase_add_test(cases, more_than_one_fetch_holds_is_fetched_one_after_the_other);

@@ -58,6 +58,9 @@ hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply
     } else if (reply->err == BT_ERR_BUSY || reply->err == BT_ERR_CLOSED) {
         bt_registry_busy(&router->registry, node, now + 20 * BT_MILLISECOND);
         bt_router_requeue(router, request);
+    } else if (bt_retry_is_fault(reply->err)) {
+        bt_retry_note(router, now, request, node, false);
+        bt_retry(router, now, request, node, reply->err, out);
     } else {
         bt_router_finish(router, now, request, BT_FINISH_ERROR, reply->err, out);
     }
@@ -124,8 +127,11 @@ is_nodes_own_end(const bt_tokens_entry *entry)
 
 // The decode node's first news of an answer: the prompt is read, wherever that was.
 static void
-begin_answer(bt_router *router, bt_request *request, const bt_tokens_entry *entry)
+begin_answer(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry)
 {
+    bt_retry_note(router, now, request, request->node, true);
+    if (request->prefill != BT_REQUEST_NONE)
+        bt_retry_note(router, now, request, request->prefill, true);
     if (request->prefill == BT_REQUEST_NONE && request->answer_count == 0)
         bt_registry_measure_prefill(&router->registry, request->node, request->prefill_tokens, entry->phases.prefill);
     bt_remote_done(router, request);
@@ -147,6 +153,28 @@ finish_of(const bt_request *request)
     return request->answer_count == request->max_tokens ? BT_FINISH_LENGTH : BT_FINISH_NONE;
 }
 
+// The prompt is not read there. Where that says that the two nodes have lost each other it is as if one of them were lost; an error is
+// an error.
+static void
+fail_prefill(bt_router *router, bt_time now, bt_request *request, bt_err err, bool refused, bt_router_actions *out)
+{
+    uint32_t node = request->prefill;
+    bool fault = !refused && err != BT_ERR_PEER && bt_retry_is_fault(err);
+
+    if (refused) // not its failure, and no fault of the request's
+        bt_registry_busy(&router->registry, node, now + 20 * BT_MILLISECOND);
+    else
+        bt_remote_failed(router, now, request);
+    bt_registry_leave_prefill(&router->registry, request); // it is over there
+    bt_router_abort(router, request, out);
+    if (refused)
+        bt_router_requeue(router, request);
+    else if (fault)
+        bt_retry(router, now, request, node, err, out);
+    else
+        bt_router_move_on(router, request, BT_MOVE_SOURCE);
+}
+
 // News of a prefill node: the first token, which the decode node will say again, and that the prompt is read; or that it is not.
 static void
 hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
@@ -165,16 +193,46 @@ hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_token
         bt_remote_read(router, request, entry);
         return;
     }
-    if (refused) // not its failure, and no fault of the request's
-        bt_registry_busy(&router->registry, request->prefill, now + 20 * BT_MILLISECOND);
-    else
-        bt_remote_failed(router, request);
-    request->prefill = BT_REQUEST_NONE; // it is over there
-    bt_router_abort(router, request, out);
-    if (refused)
-        bt_router_requeue(router, request);
-    else
-        bt_router_move_on(router, request);
+    fail_prefill(router, now, request, entry->err, refused, out);
+}
+
+// The decode node's end of a request that is not the answer's: the blocks did not come, it stopped for its own reasons, or it failed.
+static void
+fail_decode(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
+{
+    bool unfetched =
+        entry->finish == BT_FINISH_ERROR && entry->err == BT_ERR_PEER && request->prefill != BT_REQUEST_NONE;
+
+    bt_remote_abort(router, request, out);
+    if (unfetched) {
+        bt_remote_failed(router, now, request);
+        bt_router_move_on(router, request, BT_MOVE_SOURCE);
+    } else if (is_nodes_own_end(entry)) {
+        bt_router_move_on(router, request, BT_MOVE_ENDED);
+    } else if (bt_retry_is_fault(entry->err)) {
+        bt_retry_note(router, now, request, request->node, false);
+        bt_retry(router, now, request, request->node, entry->err, out);
+    } else {
+        bt_router_finish(router, now, request, BT_FINISH_ERROR, entry->err, out);
+    }
+}
+
+static bool
+is_end_of_answer(const bt_tokens_entry *entry)
+{
+    return entry->finish == BT_FINISH_STOP || entry->finish == BT_FINISH_LENGTH;
+}
+
+// Cuts what was heard before from the entry. False when it cannot follow what was.
+static bool
+follows(const bt_request *request, bt_tokens_entry *entry)
+{
+    if (!cut_repeats(request->answer_count, &entry->first, &entry->count, &entry->results) ||
+        !cut_repeats(request->scored_next, &entry->scored_first, &entry->scored_count, &entry->scored))
+        return false;
+    if (request->state == BT_REQUEST_RESERVING && (entry->count + entry->scored_count > 0 || is_end_of_answer(entry)))
+        return false;
+    return fits_request(request, entry);
 }
 
 static void
@@ -188,36 +246,26 @@ hear_entry(bt_router *router, bt_time now, uint32_t node, const bt_tokens_entry 
     request = find_at_node(router, node, from->request);
     if (request == NULL)
         return;
-    if (!cut_repeats(request->answer_count, &entry.first, &entry.count, &entry.results) ||
-        !cut_repeats(request->scored_next, &entry.scored_first, &entry.scored_count, &entry.scored) ||
-        !fits_request(request, &entry) ||
-        (request->state == BT_REQUEST_RESERVING && entry.count + entry.scored_count > 0)) {
+    if (!follows(request, &entry)) {
         router->stats.bad_messages++;
         bt_router_abort(router, request, out);
-        bt_router_finish(router, now, request, BT_FINISH_ERROR, BT_ERR_PEER, out);
+        bt_retry_note(router, now, request, node, false);
+        bt_retry(router, now, request, node, BT_ERR_PEER, out);
         return;
     }
     if (request->prefill == node) {
         hear_prefill(router, now, request, &entry, out);
         return;
     }
-    if (from->count > 0 && request->state != BT_REQUEST_DECODING)
-        begin_answer(router, request, &entry);
+    if ((from->count > 0 || is_end_of_answer(from)) && request->state != BT_REQUEST_DECODING)
+        begin_answer(router, now, request, &entry);
     give_tokens(router, now, request, &entry, out);
     if (entry.finish == BT_FINISH_NONE)
         return;
-    if (entry.finish == BT_FINISH_ERROR && entry.err == BT_ERR_PEER && request->prefill != BT_REQUEST_NONE) {
-        bt_remote_abort(router, request, out);
-        bt_remote_failed(router, request);
-        bt_router_move_on(router, request);
-        return;
-    }
-    if (is_nodes_own_end(&entry)) {
-        bt_remote_abort(router, request, out);
-        bt_router_move_on(router, request);
-    } else {
+    if (is_end_of_answer(&entry))
         bt_router_finish(router, now, request, entry.finish, entry.err, out);
-    }
+    else
+        fail_decode(router, now, request, &entry, out);
 }
 
 // Something was lost, perhaps an end. What the node has of ours begins anew; the answers so far are kept.

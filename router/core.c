@@ -7,6 +7,14 @@
 #include <assert.h>
 #include <string.h>
 
+const char *
+bt_move_cause_name(bt_move_cause cause)
+{
+    static const char *const names[] = {"node_lost", "source_lost", "ended", "error"};
+
+    return (unsigned)cause < BT_MOVE_CAUSES ? names[cause] : "?";
+}
+
 static void
 fill_defaults(bt_router_limits *limits)
 {
@@ -22,6 +30,7 @@ fill_defaults(bt_router_limits *limits)
         limits->node_silence = 10 * BT_SECOND;
     if (limits->remote_tokens_min == 0)
         limits->remote_tokens_min = 512;
+    bt_breaker_fill_defaults(&limits->breaker);
     if (limits->degrade_after == 0)
         limits->degrade_after = 2 * BT_SECOND;
 }
@@ -46,6 +55,7 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
     fill_defaults(&router->limits);
     router->next_expiry = router->unpaired_since = BT_TIME_NEVER;
     router->between_ends = BT_SECOND;
+    bt_retry_init(router);
     router->stuck = BT_REQUEST_NONE;
     if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK ||
         bt_registry_init(&router->registry, router->limits.nodes_max) != BT_OK) {
@@ -115,11 +125,12 @@ bt_router_requeue(bt_router *router, bt_request *request)
 }
 
 void
-bt_router_move_on(bt_router *router, bt_request *request)
+bt_router_move_on(bt_router *router, bt_request *request, bt_move_cause cause)
 {
     bt_router_requeue(router, request);
     request->moves++;
     router->stats.moves++;
+    router->stats.moves_by[cause]++;
 }
 
 static void
@@ -200,7 +211,7 @@ bt_router_leave_node(bt_router *router, uint32_t node, bt_router_actions *out)
         if (!bt_request_at_node(request) || request->node != node)
             continue;
         bt_remote_abort(router, request, out);
-        bt_router_move_on(router, request);
+        bt_router_move_on(router, request, BT_MOVE_LOST);
     }
     bt_remote_leave_node(router, node, out);
 }
@@ -259,6 +270,7 @@ arrive(bt_router *router, bt_time now, const bt_router_arrival *arrival, bt_rout
     if (request->deadline < router->next_expiry)
         router->next_expiry = request->deadline;
     router->stats.accepted++;
+    bt_retry_save(router);
     action = bt_router_act(out, BT_ROUTER_ACCEPTED);
     action->request = bt_requests_id(&router->requests, request);
     action->tag = request->tag;
@@ -301,7 +313,7 @@ reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_r
     bt_message *message = bt_router_say(out, node, BT_MESSAGE_RESERVE);
 
     bt_requests_dequeue(&router->requests, request, BT_REQUEST_RESERVING);
-    bt_registry_count(&router->registry, node, request);
+    bt_registry_count(&router->registry, node, request, now);
     if (request->placed == 0)
         request->placed = now;
     out->action[out->count - 1].request = bt_requests_id(&router->requests, request);
@@ -564,7 +576,9 @@ bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out)
         .requests = self->requests,
         .prompts = self->prompts,
         .prefill_tokens = self->prefill_tokens,
+        .blocks = self->blocks,
         .prefill_rate = self->prefill_rate,
+        .breaker = bt_breaker_look(&self->breaker, router->last_step),
     };
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/wire/message.h"
+#include "router/breaker.h"
 #include "router/expect.h"
 
 #define BT_MAX_TOKENS_REST UINT32_MAX // the client named no max_tokens: all that the context has left
@@ -36,6 +37,7 @@ typedef struct {
     uint32_t remote_tokens_min;  // prompts with fewer tokens to compute stay at the decode node; 0 = 512
     bt_time degrade_after;       // without a prefill node that must read a prompt: so long it waits for one; 0 = 2 s
     bt_place_policy place;
+    bt_breaker_limits breaker;
     bool two_weights; // prefill nodes hold other weights than decode nodes: known before the first of them is met
     bool inexact;     // prompts may be read by whichever weights are at hand (placement.exact: false)
     // [nodes_max] what each must be, borrowed; who is not, is refused. NULL = nodes are taken as they come.
@@ -123,6 +125,17 @@ typedef struct {
     bt_router_action action[BT_ROUTER_ACTIONS_MAX];
 } bt_router_actions;
 
+// Why a request went from node to node.
+typedef enum {
+    BT_MOVE_LOST,   // its decode node was lost
+    BT_MOVE_SOURCE, // its prefill node was, or the blocks did not come
+    BT_MOVE_ENDED,  // the node ended it for its own reasons: a lease, a drain
+    BT_MOVE_ERROR,  // a retry: the node failed it
+    BT_MOVE_CAUSES
+} bt_move_cause;
+
+const char *bt_move_cause_name(bt_move_cause cause);
+
 typedef struct bt_router bt_router;
 
 bt_err bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why);
@@ -145,7 +158,11 @@ typedef struct {
     uint64_t arrived, accepted, rejected_invalid, rejected_too_long, rejected_busy, rejected_no_node;
     uint64_t done_stop, done_length, cancelled, failed;
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
-    uint64_t moves;         // requests put back because their node was lost
+    uint64_t moves; // requests put back, all causes
+    uint64_t moves_by[BT_MOVE_CAUSES];
+    uint64_t retries[2];      // of errors, by the role of the node that failed
+    uint64_t retries_refused; // errors that went to the client: two retries were in vain, or errors are too many
+    uint64_t breakers_opened;
     uint64_t remote;        // prompts given to prefill nodes
     uint64_t remote_failed; // of them, not read or not fetched there
     uint64_t degraded;      // prompts read by other weights than they should have been
@@ -172,7 +189,9 @@ typedef struct {
     bt_time heard;
     uint32_t requests, prompts; // that we gave it and are not over
     uint64_t prefill_tokens;    // of those prompts
+    uint64_t blocks;            // that those requests may come to hold
     uint64_t prefill_rate;      // tokens a second as measured; 0 = not yet
+    bt_breaker_state breaker;
 } bt_router_node;
 
 void bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out);

@@ -17,6 +17,7 @@ struct bt_router {
     bt_time last_end;    // of a request that ran to its end
     bt_time between_ends;
     uint64_t heartbeats;
+    uint32_t retry_saved;   // tenths of a retry
     uint32_t watched;       // nodes that had this heartbeat
     bt_time unpaired_since; // no decode node can fetch from any prefill node; BT_TIME_NEVER while one can
     // The first of the queue when it last found no place: not tried again until its generation, the registry or the time is another.
@@ -55,7 +56,17 @@ void bt_router_leave_node(bt_router *router, uint32_t node, bt_router_actions *o
 void bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_router_actions *out);
 
 // The request could not go on where it is, and goes back into the queue, counted as moved.
-void bt_router_move_on(bt_router *router, bt_request *request);
+void bt_router_move_on(bt_router *router, bt_request *request, bt_move_cause cause);
+
+// retry.c
+void bt_retry_init(bt_router *router);
+void bt_retry_save(bt_router *router); // a request was let in
+// Is it the node's fault, and not the client's or a lack of room?
+bool bt_retry_is_fault(bt_err err);
+// Tells the breaker of the request's decode or prefill node how it went.
+void bt_retry_note(bt_router *router, bt_time now, bt_request *request, uint32_t node, bool good);
+// One of its two nodes failed the request, and neither works on it any more: it is tried anew, or is over.
+void bt_retry(bt_router *router, bt_time now, bt_request *request, uint32_t node, bt_err err, bt_router_actions *out);
 
 // No pair of nodes suits a request whose prompt must be read by prefill weights: may its decode node read it now? Nodes that come back
 // soon are waited for, a while that begins when the last pair was lost.
@@ -68,7 +79,7 @@ void bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const 
 // The prefill node, if there is one, is told that it is over for us; nobody reads the prompt any more.
 void bt_remote_abort(bt_router *router, bt_request *request, bt_router_actions *out);
 // The prefill node did not read the prompt, or its blocks did not come.
-void bt_remote_failed(bt_router *router, bt_request *request);
+void bt_remote_failed(bt_router *router, bt_time now, bt_request *request);
 // The answer has begun at the decode node.
 void bt_remote_done(bt_router *router, bt_request *request);
 // The prompt is read and offered.

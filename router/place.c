@@ -57,7 +57,8 @@ could_take(const bt_node *node, const bt_request *request, uint32_t blocks)
 static bool
 takes_now(const bt_node *node, uint32_t blocks, bt_time now)
 {
-    return node->busy_until <= now && (has_room(node, blocks) || node->reserving < lookahead(node));
+    return node->busy_until <= now && bt_breaker_allows(&node->breaker, now) &&
+           (has_room(node, blocks) || node->reserving < lookahead(node));
 }
 
 // Until something is measured: rates in tokens a second, and how fast blocks travel.
@@ -126,7 +127,7 @@ find_prefill(const bt_registry *registry, const bt_request *request, const bt_no
         choice c = {.node = bt_registry_source(registry, decode, n)};
         const bt_node *node = c.node != BT_REQUEST_NONE ? &registry->nodes[c.node] : NULL;
 
-        if (node == NULL || !suits(node, decode, request))
+        if (node == NULL || !suits(node, decode, request) || !bt_breaker_allows(&node->breaker, now))
             continue;
         if (node->busy_until > now || node->prompts >= node->hello.queue) {
             *full = true;
@@ -171,6 +172,7 @@ bt_place_decode(const bt_registry *registry, const bt_request *request, const bt
 
         if (!could_take(node, request, blocks))
             continue;
+        c.failed = c.node == request->decode_failed;
         c.cost = decode_cost(node, limits);
         c.tie = tie_of(node, request, limits);
         if (paired && (!takes || !is_better(&c, &best[0])))

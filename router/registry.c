@@ -150,8 +150,10 @@ bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, b
 
     if (self->state == BT_NODE_READY)
         remove_ready(list_of(registry, self), node);
-    if (self->state != BT_NODE_READY || self->hello.epoch != hello->epoch)
+    if (self->state != BT_NODE_READY || self->hello.epoch != hello->epoch) {
         self->source_count = 0; // one that begins to drain keeps them for what it has
+        self->breaker = (bt_breaker){0};
+    }
     self->state = BT_NODE_READY;
     self->hello = *hello;
     self->name = hash_name(hello->name);
@@ -229,7 +231,7 @@ bt_registry_worst_blocks(const bt_node *node, const bt_request *request)
 }
 
 void
-bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request)
+bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request, bt_time now)
 {
     bt_node *self = &registry->nodes[node];
 
@@ -239,6 +241,7 @@ bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request)
     self->requests++;
     self->reserving++;
     self->blocks += request->node_blocks;
+    request->probes = bt_breaker_begin(&self->breaker, now);
 }
 
 void
@@ -256,6 +259,9 @@ bt_registry_uncount(bt_registry *registry, bt_request *request)
     assert(self->requests > 0 && self->blocks >= request->node_blocks);
     self->requests--;
     self->blocks -= request->node_blocks;
+    if (request->probes)
+        bt_breaker_end_probe(&self->breaker);
+    request->probes = false;
     request->node = BT_REQUEST_NONE;
     request->node_blocks = 0;
     registry->version++;
@@ -285,6 +291,24 @@ bt_registry_uncount_prefill(bt_registry *registry, bt_request *request)
     request->prefill_at = BT_REQUEST_NONE;
     request->prefill_tokens = 0;
     registry->version++;
+}
+
+void
+bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *request, bt_time now)
+{
+    assert(request->prefill == BT_REQUEST_NONE);
+    request->prefill = node;
+    request->prefill_probes = bt_breaker_begin(&registry->nodes[node].breaker, now);
+}
+
+void
+bt_registry_leave_prefill(bt_registry *registry, bt_request *request)
+{
+    if (request->prefill_probes)
+        bt_breaker_end_probe(&registry->nodes[request->prefill].breaker);
+    registry->version += request->prefill_probes;
+    request->prefill_probes = false;
+    request->prefill = BT_REQUEST_NONE;
 }
 
 // A running mean over some four prompts. Short ones say little: what a step costs by itself is most of them.
@@ -325,14 +349,22 @@ bt_registry_open(const bt_registry *registry)
     return false;
 }
 
+static void
+earlier(bt_time *next, bt_time at, bt_time now)
+{
+    if (at > now && at < *next)
+        *next = at;
+}
+
 static bt_time
 next_change_of(const bt_registry *registry, const bt_node_list *list, bt_time now, bt_time next)
 {
     for (uint32_t i = 0; i < list->count; i++) {
-        bt_time until = registry->nodes[list->nodes[i]].busy_until;
+        const bt_node *node = &registry->nodes[list->nodes[i]];
 
-        if (until > now && until < next)
-            next = until;
+        earlier(&next, node->busy_until, now);
+        if (node->breaker.open)
+            earlier(&next, node->breaker.until, now);
     }
     return next;
 }

@@ -15,7 +15,8 @@ typedef struct {
     uint64_t name;     // hash of it
     bt_heartbeat load; // as it says, without its sources
     bt_time heard;
-    bt_time busy_until;     // it or its link refused a reserve: none before
+    bt_time busy_until; // it or its link refused a reserve: none before
+    bt_breaker breaker;
     uint64_t tokens_number; // of the last TOKENS message
     // As we count:
     uint32_t requests;       // given to it and not over
@@ -59,14 +60,18 @@ void bt_registry_busy(bt_registry *registry, uint32_t node, bt_time until);
 
 // Blocks that the request may come to hold there.
 uint32_t bt_registry_worst_blocks(const bt_node *node, const bt_request *request);
-void bt_registry_count(bt_registry *registry, uint32_t node,
-                       bt_request *request);                                 // sets request->node; it has no ticket yet
+void bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request,
+                       bt_time now);                                         // sets request->node; it has no ticket yet
 void bt_registry_ticketed(bt_registry *registry, const bt_request *request); // or it goes without one
 void bt_registry_uncount(bt_registry *registry, bt_request *request);        // clears it
 
 // The same for a prompt of so many tokens that is read at `node`, whichever kind that is; sets and clears request->prefill_at.
 void bt_registry_count_prefill(bt_registry *registry, uint32_t node, bt_request *request, uint32_t tokens);
 void bt_registry_uncount_prefill(bt_registry *registry, bt_request *request); // may be called when nothing is counted
+// The request's prefill node, beyond what is counted: as whose probe it may be sent, from given to left.
+void bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *request,
+                              bt_time now);                                 // sets request->prefill
+void bt_registry_leave_prefill(bt_registry *registry, bt_request *request); // clears it
 // A prompt of so many tokens took so long there.
 void bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration);
 

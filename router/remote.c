@@ -25,7 +25,7 @@ begin_there(bt_router *router, bt_time now, bt_request *request, const bt_ticket
     bt_prefill *job = &bt_router_say(out, prefill, BT_MESSAGE_PREFILL)->prefill;
 
     bt_registry_count_prefill(&router->registry, prefill, request, tokens);
-    request->prefill = prefill;
+    bt_registry_give_prefill(&router->registry, prefill, request, now);
     *await = (bt_await){.request = bt_requests_attempt(&router->requests, request),
                         .ticket = *ticket,
                         .prefill_epoch = there->hello.epoch};
@@ -72,19 +72,32 @@ bt_remote_abort(bt_router *router, bt_request *request, bt_router_actions *out)
             bt_requests_attempt(&router->requests, request);
 }
 
-void
-bt_remote_failed(bt_router *router, bt_request *request)
+static void
+count_failure(bt_router *router, bt_request *request)
 {
     request->prefill_failed = request->prefill;
     request->prefill_failures++;
     router->stats.remote_failed++;
 }
 
+// Where the decode node no longer counts the other among its sources, it is their link that failed and not the node.
+void
+bt_remote_failed(bt_router *router, bt_time now, bt_request *request)
+{
+    const bt_node *decode = &router->registry.nodes[request->node];
+
+    for (uint32_t n = 0; n < decode->source_count; n++) {
+        if (bt_registry_source(&router->registry, decode, n) == request->prefill)
+            bt_retry_note(router, now, request, request->prefill, false);
+    }
+    count_failure(router, request);
+}
+
 void
 bt_remote_done(bt_router *router, bt_request *request)
 {
     bt_registry_uncount_prefill(&router->registry, request);
-    request->prefill = BT_REQUEST_NONE;
+    bt_registry_leave_prefill(&router->registry, request);
 }
 
 void
@@ -112,9 +125,9 @@ bt_remote_leave_node(bt_router *router, uint32_t node, bt_router_actions *out)
             bt_registry_uncount_prefill(&router->registry, request);
             continue;
         }
-        bt_remote_failed(router, request);
-        request->prefill = BT_REQUEST_NONE;
+        count_failure(router, request);
+        bt_registry_leave_prefill(&router->registry, request);
         bt_router_abort(router, request, out);
-        bt_router_move_on(router, request);
+        bt_router_move_on(router, request, BT_MOVE_SOURCE);
     }
 }

@@ -42,15 +42,19 @@ typedef struct {
     uint32_t end_count;
     int32_t end_ids[BT_END_IDS_MAX];
 
-    uint32_t attempt;     // RESERVEs sent so far
-    uint32_t node;        // where it is, BT_REQUEST_NONE while queued
-    uint32_t node_blocks; // counted there for it
+    uint32_t attempt;       // RESERVEs sent so far
+    uint32_t node;          // where it is, BT_REQUEST_NONE while queued
+    uint32_t node_blocks;   // counted there for it
+    bool probes;            // its breaker is half-open, and this is the probe
+    uint32_t decode_failed; // the decode node that failed it last
+    uint32_t retries;
     // Where its prompt is read, if not at `node`:
     uint32_t prefill;        // BT_REQUEST_NONE = nowhere else
     uint32_t prefill_at;     // where `prefill_tokens` are counted, BT_REQUEST_NONE = nowhere
     uint32_t prefill_tokens; // still to be computed, as counted
     uint32_t prefill_failed; // the prefill node that failed it last
     uint32_t prefill_failures;
+    bool prefill_probes;
     bool degraded;
     uint32_t cached_tokens, moves;
     bt_phases phases;

@@ -423,7 +423,7 @@ START_TEST(a_stop_string_ends_a_request_as_stopped)
 }
 END_TEST
 
-START_TEST(repeated_tokens_are_given_once_and_missing_ones_fail_the_request)
+START_TEST(repeated_tokens_are_given_once_and_missing_ones_are_asked_for_anew)
 {
     bt_request_id id = bring_to(BT_REQUEST_DECODING); // has two
 
@@ -433,8 +433,8 @@ START_TEST(repeated_tokens_are_given_once_and_missing_ones_fail_the_request)
     ck_assert_int_eq(find(BT_ROUTER_TOKENS)->tokens.results[0].id, 52);
     tokens(0, attempt(id, 1), 4, 1, BT_FINISH_NONE);
     ck_assert_ptr_null(find(BT_ROUTER_TOKENS));
-    ck_assert_int_eq(find(BT_ROUTER_FINISHED)->finished.err, BT_ERR_PEER);
     ck_assert_ptr_nonnull(find_message(BT_MESSAGE_ABORT));
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.answer_count, 3);
     ck_assert_uint_eq(stats().bad_messages, 1);
 }
 END_TEST
@@ -445,7 +445,163 @@ START_TEST(more_tokens_than_asked_for_are_not_believed)
 
     tokens(0, attempt(id, 1), 2, 7, BT_FINISH_LENGTH);
     ck_assert_ptr_null(find(BT_ROUTER_TOKENS));
-    ck_assert_int_eq(find(BT_ROUTER_FINISHED)->finished.err, BT_ERR_PEER);
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.answer_count, 2);
+}
+END_TEST
+
+// The node says that it failed the request's n-th attempt, in the phase that it is in.
+static void
+node_fails(uint32_t node, bt_request_id id, uint32_t n, bt_err err)
+{
+    bt_tokens_entry entry = {.request = attempt(id, n), .finish = BT_FINISH_ERROR, .err = err};
+    bt_message message = {.kind = BT_MESSAGE_TOKENS, .tokens = {++numbers[node], 1, &entry}};
+
+    hear(node, &message);
+}
+
+START_TEST(an_error_is_tried_again_twice_with_the_answer_so_far_and_elsewhere_first)
+{
+    bt_request_id id = bring_to(BT_REQUEST_DECODING);
+
+    node_arrives(1, 1, 4);
+    node_fails(0, id, 1, BT_ERR_DEVICE);
+    ck_assert_ptr_null(find(BT_ROUTER_FINISHED));
+    ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, 1);
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.answer_count, 2);
+    ticket(1, attempt(id, 2), BT_ERR_DEVICE); // refused for a reason of its own
+    ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, 0);
+    ticket(0, attempt(id, 3), BT_OK);
+    node_fails(0, id, 3, BT_ERR_DEVICE);
+    ck_assert_int_eq(find(BT_ROUTER_FINISHED)->finished.err, BT_ERR_DEVICE);
+    ck_assert_uint_eq(stats().moves_by[BT_MOVE_ERROR], 2);
+    ck_assert_uint_eq(stats().retries[BT_NODE_DECODE], 2);
+    ck_assert_uint_eq(stats().retries_refused, 1);
+}
+END_TEST
+
+START_TEST(no_more_than_a_tenth_of_all_requests_is_tried_again)
+{
+    teardown();
+    setup_with((bt_router_limits){.requests_max = 8, .breaker = {.errors = UINT32_MAX}});
+    node_arrives(0, 1, 4);
+    for (uint64_t i = 0; i < 1000; i++) {
+        bt_request_id id = arrive_plain(i);
+
+        for (uint32_t n = 1; find(BT_ROUTER_FINISHED) == NULL; n++) {
+            ticket(0, attempt(id, n), BT_OK);
+            node_fails(0, id, n, BT_ERR_DEVICE);
+        }
+    }
+    ck_assert_uint_le(stats().retries[BT_NODE_DECODE], 1000 / 10 + 10); // ten that a fresh router may spend
+    ck_assert_uint_ge(stats().retries[BT_NODE_DECODE], 1000 / 10);
+    ck_assert_uint_eq(stats().failed, 1000);
+}
+END_TEST
+
+// As many as open its breaker, each of a request of its own.
+static void
+fail_often(uint32_t node, uint64_t tag)
+{
+    for (int i = 0; i < 5; i++) {
+        bt_request_id id = arrive_plain(tag + (uint64_t)i);
+
+        ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, node);
+        ticket(node, attempt(id, 1), BT_ERR_DEVICE);
+        feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = id, .reason = BT_FINISH_CANCELLED});
+    }
+}
+
+static bt_breaker_state
+breaker_of(uint32_t node)
+{
+    bt_router_node seen;
+
+    bt_router_get_node(router, node, &seen);
+    return seen.breaker;
+}
+
+START_TEST(an_open_breaker_is_passed_over_and_one_probe_closes_it) // B4, B9, D12
+{
+    bt_request_id probe, others[2];
+
+    node_arrives(0, 2, 8);
+    fail_often(0, 1);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
+    probe = arrive_plain(10); // nobody else is there: it waits
+    ck_assert_ptr_null(find_message(BT_MESSAGE_RESERVE));
+    others[0] = arrive_plain(11);
+    while (find_message(BT_MESSAGE_RESERVE) == NULL && now < 20 * BT_SECOND) {
+        now = bt_router_next_deadline(router);
+        feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
+        if (find_message(BT_MESSAGE_RESERVE) == NULL)
+            hear(0, &(bt_message){.kind = BT_MESSAGE_HEARTBEAT});
+    }
+    ck_assert_int_eq(now, 6 * BT_SECOND);
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.request.slot, probe.slot);
+    ck_assert_uint_eq(stats().queued, 1); // one probe, not two
+    ticket(0, attempt(probe, 1), BT_OK);
+    ck_assert_ptr_null(find_message(BT_MESSAGE_RESERVE));
+    tokens(0, attempt(probe, 1), 0, 1, BT_FINISH_NONE);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_CLOSED);
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.request.slot, others[0].slot); // used again
+}
+END_TEST
+
+START_TEST(a_probe_that_is_cancelled_leaves_the_way_free_for_the_next)
+{
+    bt_request_id id;
+
+    node_arrives(0, 2, 8);
+    fail_often(0, 1);
+    now += 5 * BT_SECOND;
+    id = arrive_plain(10);
+    ck_assert_ptr_nonnull(find_message(BT_MESSAGE_RESERVE));
+    feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = id, .reason = BT_FINISH_CANCELLED});
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_HALF_OPEN);
+    id = arrive_plain(11);
+    ck_assert_ptr_nonnull(find_message(BT_MESSAGE_RESERVE));
+    ticket(0, attempt(id, 1), BT_ERR_DEVICE); // failed: it is open, and for longer
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
+    now += 6 * BT_SECOND;
+    feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
+}
+END_TEST
+
+START_TEST(the_next_best_node_is_taken_while_a_breaker_is_open_and_a_new_program_is_trusted)
+{
+    node_arrives(0, 16, 64);
+    fail_often(0, 1);
+    node_arrives(1, 16, 64);
+    for (uint64_t tag = 10; tag < 16; tag++) {
+        arrive_plain(tag);
+        ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, 1);
+    }
+    hello_as(0, 777, 16, 64);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_CLOSED);
+    arrive_plain(17);
+    ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, 0);
+}
+END_TEST
+
+START_TEST(a_thousand_bad_requests_open_no_breaker) // D13
+{
+    static const bt_err errs[] = {BT_ERR_INVALID, BT_ERR_TOO_LONG, BT_ERR_BUSY};
+
+    node_arrives(0, 2, 8);
+    for (uint64_t i = 0; i < 1000; i++) {
+        bt_request_id id = arrive_plain(i);
+
+        now += 20 * BT_MILLISECOND; // the node may be asked again
+        hear(0, &(bt_message){.kind = BT_MESSAGE_HEARTBEAT});
+        ticket(0, attempt(id, 1), errs[i % 3]);
+        if (errs[i % 3] == BT_ERR_BUSY)
+            feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = id, .reason = BT_FINISH_CANCELLED});
+        now += 20 * BT_MILLISECOND;
+    }
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_CLOSED);
+    ck_assert_uint_eq(stats().breakers_opened, 0);
+    ck_assert_uint_eq(stats().retries[BT_NODE_DECODE], 0);
 }
 END_TEST
 
@@ -739,8 +895,14 @@ main(void)
     tcase_add_loop_test(all, a_cancel_ends_a_request_at_once_in_every_state, 0, 4);
     tcase_add_loop_test(all, a_deadline_ends_a_request_in_every_state, 0, 4);
     tcase_add_test(all, a_stop_string_ends_a_request_as_stopped);
-    tcase_add_test(all, repeated_tokens_are_given_once_and_missing_ones_fail_the_request);
+    tcase_add_test(all, repeated_tokens_are_given_once_and_missing_ones_are_asked_for_anew);
     tcase_add_test(all, more_tokens_than_asked_for_are_not_believed);
+    tcase_add_test(all, an_error_is_tried_again_twice_with_the_answer_so_far_and_elsewhere_first);
+    tcase_add_test(all, no_more_than_a_tenth_of_all_requests_is_tried_again);
+    tcase_add_test(all, an_open_breaker_is_passed_over_and_one_probe_closes_it);
+    tcase_add_test(all, a_probe_that_is_cancelled_leaves_the_way_free_for_the_next);
+    tcase_add_test(all, the_next_best_node_is_taken_while_a_breaker_is_open_and_a_new_program_is_trusted);
+    tcase_add_test(all, a_thousand_bad_requests_open_no_breaker);
     tcase_add_test(all, a_lost_message_is_noticed_at_the_next_or_at_the_heartbeat);
     tcase_add_test(all, a_lost_nodes_request_goes_on_elsewhere_with_the_answer_it_has);
     tcase_add_test(all, an_earlier_attempt_at_the_same_node_is_not_believed);

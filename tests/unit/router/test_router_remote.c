@@ -375,6 +375,68 @@ START_TEST(a_prefill_node_that_comes_back_soon_is_waited_for)
 }
 END_TEST
 
+static void
+give_up(bt_request_id id)
+{
+    id.attempt = 0;
+    feed(&(bt_router_event){.kind = BT_ROUTER_CANCEL, .request = id, .reason = BT_FINISH_CANCELLED});
+}
+
+START_TEST(while_a_prefill_breaker_is_open_no_half_of_a_pair_is_asked) // D12
+{
+    bt_token_result token = {.id = 5};
+    bt_request_id probe, other;
+
+    teardown();
+    open_with((bt_router_limits){0});
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    for (uint64_t tag = 1; tag <= 5; tag++) { // blocks that do not come, though the two have each other
+        bt_request_id id = arrive(tag, 1024);
+
+        grant(0, id, 0);
+        ck_assert(sent_to(BT_MESSAGE_PREFILL, 1));
+        say(0, (bt_tokens_entry){.request = id, .finish = BT_FINISH_ERROR, .err = BT_ERR_PEER});
+        give_up(id);
+    }
+    other = arrive(6, 1024);
+    grant(0, other, 0);
+    ck_assert(sent_to(BT_MESSAGE_START, 0));
+    ck_assert(sent(BT_MESSAGE_AWAIT, NULL) == NULL && sent(BT_MESSAGE_PREFILL, NULL) == NULL);
+    give_up(other);
+    now += 5 * BT_SECOND;
+    probe = arrive(7, 1024);
+    grant(0, probe, 0);
+    ck_assert(sent_to(BT_MESSAGE_AWAIT, 0) && sent_to(BT_MESSAGE_PREFILL, 1));
+    other = arrive(8, 1024); // while that is not over
+    grant(0, other, 0);
+    ck_assert(sent_to(BT_MESSAGE_START, 0) && sent(BT_MESSAGE_AWAIT, NULL) == NULL);
+    say(0, (bt_tokens_entry){.request = probe, .count = 1, .results = &token});
+    ck_assert_uint_eq(place(9, 1024, 0), 1);
+}
+END_TEST
+
+START_TEST(a_link_between_two_nodes_that_failed_is_no_fault_of_the_prefill_node)
+{
+    bt_router_node seen;
+
+    for (uint64_t tag = 1; tag <= 12; tag++) {
+        bt_request_id id = arrive(tag, 1024);
+
+        hear_sources(0, 2, (uint64_t[]){101, 102});
+        grant(0, id, 0);
+        ck_assert_ptr_nonnull(sent(BT_MESSAGE_PREFILL, NULL));
+        hear_sources(0, 0, NULL);
+        say(0, (bt_tokens_entry){.request = id, .finish = BT_FINISH_ERROR, .err = BT_ERR_PEER});
+        give_up(id);
+    }
+    for (uint32_t node = 0; node < 3; node++) {
+        bt_router_get_node(router, node, &seen);
+        ck_assert_int_eq(seen.breaker, BT_BREAKER_CLOSED);
+    }
+}
+END_TEST
+
 START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked)
 {
     bt_token_result token = {.id = 5};
@@ -459,6 +521,8 @@ main(void)
     tcase_add_test(cases, a_prompt_goes_only_where_its_decode_node_can_fetch_from);
     tcase_add_test(cases, where_weights_differ_decode_nodes_that_can_fetch_are_chosen_though_others_are_empty);
     tcase_add_test(cases, a_prefill_node_that_comes_back_soon_is_waited_for);
+    tcase_add_test(cases, while_a_prefill_breaker_is_open_no_half_of_a_pair_is_asked);
+    tcase_add_test(cases, a_link_between_two_nodes_that_failed_is_no_fault_of_the_prefill_node);
     tcase_add_test(cases, without_a_prefill_node_the_decode_node_reads_and_other_weights_are_marked);
     tcase_add_test(cases, inexact_clusters_choose_freely_and_mark_nothing);
     tcase_add_test(cases, prefill_nodes_alone_are_no_cluster);

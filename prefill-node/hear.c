@@ -52,6 +52,20 @@ bt_prefill_lose(bt_prefill_core *core, bt_time now, uint32_t peer)
     core->peers[peer] = (bt_prefill_peer){0};
 }
 
+// A program that greets us by another link has noticed before us that the one it had is dead: nothing more is said there.
+static void
+leave_older_links(bt_prefill_core *core, bt_time now, uint32_t peer, const bt_hello *hello)
+{
+    for (uint32_t other = 0; other < BT_PREFILL_PEERS_MAX; other++) {
+        const bt_prefill_peer *older = &core->peers[other];
+
+        if (other == peer || !older->known || older->role != hello->role || older->epoch != hello->epoch)
+            continue;
+        bt_prefill_lose(core, now, other);
+        core->peers[other].up = true;
+    }
+}
+
 static bool
 is_welcome(bt_prefill_core *core, const bt_hello *hello)
 {
@@ -79,6 +93,7 @@ hear_hello(bt_prefill_core *core, bt_time now, uint32_t peer, const bt_hello *he
         lose_router(core, peer);
     else if (self->known && self->epoch != hello->epoch)
         lose_decode(core, now, peer, true);
+    leave_older_links(core, now, peer, hello);
     self->known = is_welcome(core, hello);
     self->role = hello->role;
     self->epoch = hello->epoch;

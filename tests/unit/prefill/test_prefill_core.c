@@ -507,6 +507,37 @@ START_TEST(a_decode_node_that_came_back_anew_frees_what_was_held_for_it)
 }
 END_TEST
 
+START_TEST(a_decode_node_that_greets_by_another_link_is_spoken_to_there)
+{
+    bt_prefill other = a_prompt(2, 16);
+
+    other.job.ids = counting + 20;
+    ask(a_prompt(1, 16)); // read and offered
+    finish_step(BT_OK);
+    finish_step(BT_OK);
+    ask(other); // half of it offered to where nobody hears
+    finish_step(BT_OK);
+    meet(DECODE + 1, BT_NODE_DECODE, 9);
+    ck_assert_ptr_nonnull(find_entry(2));
+    ck_assert_int_eq(find_entry(2)->finish, BT_FINISH_ERROR);
+    ck_assert_int_eq(find_entry(2)->err, BT_ERR_PEER);
+    finish_step(BT_OK);
+    hear(DECODE + 1, (bt_message){.kind = BT_MESSAGE_TAKEN, .taken = {.ticket = {9, 1, 1, 2}, .block_count = 4}});
+    ck_assert_uint_eq(stats().taken, 1);
+    other.job.request.slot = other.ticket.slot = 3;
+    other.job.ids = counting + 40;
+    other.job.prompt_count = 8;
+    ask(other);
+    finish_step(BT_OK);
+    for (uint32_t i = 0; i < acts->send_count; i++)
+        ck_assert(acts->send[i].message.kind != BT_MESSAGE_OFFER || acts->send[i].peer == DECODE + 1);
+    ck_assert_uint_eq(stats().holding, 1);
+    // The older link's end, noticed at last, hurts nobody.
+    feed(&(bt_prefill_event){.kind = BT_PREFILL_LINK_DOWN, .peer = DECODE});
+    ck_assert_uint_eq(stats().holding, 1);
+}
+END_TEST
+
 START_TEST(a_lost_router_stops_reading_but_not_what_is_read)
 {
     ask(a_prompt(1, 7));
@@ -654,6 +685,7 @@ main(void)
     tcase_add_test(cases, a_cut_link_leaves_what_is_read_until_the_lease_ends);
     tcase_add_test(cases, a_cut_link_that_stays_cut_frees_all_at_the_end_of_the_lease);
     tcase_add_test(cases, a_decode_node_that_came_back_anew_frees_what_was_held_for_it);
+    tcase_add_test(cases, a_decode_node_that_greets_by_another_link_is_spoken_to_there);
     tcase_add_test(cases, a_lost_router_stops_reading_but_not_what_is_read);
     tcase_add_test(cases, what_cannot_be_read_is_refused_at_once);
     tcase_add_test(cases, draining_reads_on_and_holds_on);

@@ -126,18 +126,24 @@ check_whole(bt_openai_reader *r)
     return BT_OK;
 }
 
-static void
-begin(bt_openai_reader *r, bt_openai_request *out, bt_openai_kind kind, const bt_openai_limits *limits,
-      bt_openai_error *error)
+void
+bt_openai_request_init(bt_openai_request *out, bt_openai_kind kind, const bt_openai_limits *limits)
 {
     memset(out, 0, sizeof *out);
-    *r = (bt_openai_reader){.out = out, .limits = limits, .error = error};
     out->kind = kind;
     out->n = 1;
     out->max_tokens = UINT32_MAX;
     out->add_generation_prompt = true;
     out->sampling.temperature = out->sampling.top_p = out->sampling.repetition_penalty = 1;
     bt_arena_init(&out->arena, limits->arena_bytes);
+}
+
+static void
+begin(bt_openai_reader *r, bt_openai_request *out, bt_openai_kind kind, const bt_openai_limits *limits,
+      bt_openai_error *error)
+{
+    *r = (bt_openai_reader){.out = out, .limits = limits, .error = error};
+    bt_openai_request_init(out, kind, limits);
 }
 
 bt_err

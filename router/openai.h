@@ -72,6 +72,11 @@ bt_err bt_openai_parse(bt_openai_request *out, bt_openai_kind kind, bt_str body,
                        bt_openai_error *error);
 void bt_openai_request_fini(bt_openai_request *request);
 
+// For who reads a request out of something else than JSON (router/gateway_request.c): what holds where nothing is given, and the name
+// that templates know a role by ("developer" is "system"), NULL for one that nobody knows.
+void bt_openai_request_init(bt_openai_request *out, bt_openai_kind kind, const bt_openai_limits *limits);
+const char *bt_openai_role(bt_str role);
+
 // /tokenize: {"model"?, "prompt", "add_special_tokens"?} or {"model"?, "messages", "add_generation_prompt"?};
 // /detokenize: {"model"?, "tokens"}. The request's kind is CHAT when messages were given; `special` is add_special_tokens.
 bt_err bt_openai_parse_tokenize(bt_openai_request *out, bool *special, bt_str body, const bt_openai_limits *limits,

@@ -50,8 +50,8 @@ copy_content(bt_openai_reader *r, const bt_json_at *content, bt_json_writer *wri
     return err;
 }
 
-static const char *
-role_of(bt_str role)
+const char *
+bt_openai_role(bt_str role)
 {
     return bt_str_is(role, "developer") || bt_str_is(role, "system") ? "system"
            : bt_str_is(role, "user")                                 ? "user"
@@ -73,11 +73,11 @@ copy_message(bt_openai_reader *r, const bt_json_at *message, bt_json_writer *wri
     if ((err = bt_openai_read_text(r, &role, &text)) != BT_OK) {
         return err;
     }
-    if (role_of(text) == NULL) {
+    if (bt_openai_role(text) == NULL) {
         return bt_openai_refuse_with(r, &role, NULL, "not one of system, developer, user, assistant");
     }
     bt_json_begin_object(writer, NULL);
-    bt_json_put_text(writer, "role", bt_str_of(role_of(text)));
+    bt_json_put_text(writer, "role", bt_str_of(bt_openai_role(text)));
     if ((err = copy_content(r, &content, writer)) != BT_OK) {
         return err;
     }

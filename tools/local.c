@@ -6,6 +6,7 @@
 //     engine thread    runs steps, with the threads of its device; two where prompts are read by other weights (tools/local_nodes.h),
 //                      and then a plane thread for each that moves blocks
 #include "common/base/log.h"
+#include "router/gateway.h"
 #include "router/http.h"
 #include "tools/commands.h"
 #include "tools/local_config.h"
@@ -22,6 +23,7 @@ typedef struct {
     bt_local_config config;
     bt_program program;
     bt_router_http *http;
+    bt_router_gateway *gateway; // NULL = none
     // The loader's, until `loaded`.
     pthread_t loader;
     atomic_bool loaded;
@@ -41,6 +43,7 @@ write_node_metrics(void *self, bt_buf *out, const char *labels)
     if (l->opened) {
         bt_local_nodes_metrics(&l->nodes, out, labels);
     }
+    bt_router_gateway_write_metrics(l->gateway, out, labels);
 }
 
 // ---- loading ----
@@ -166,6 +169,7 @@ drain(void *self, bt_time now)
     if (l->serves) {
         bt_router_edge_drain(l->edge, now);
         bt_router_http_drain(l->http);
+        bt_router_gateway_drain(l->gateway);
     }
     return l->serves;
 }
@@ -173,7 +177,20 @@ drain(void *self, bt_time now)
 static bool
 idle(void *self)
 {
-    return bt_router_http_idle(((local *)self)->http);
+    const local *l = self;
+
+    return bt_router_http_idle(l->http) && bt_router_gateway_idle(l->gateway);
+}
+
+static bt_err
+open_gateway(local *l, bt_why *why)
+{
+    bt_router_gateway_options options =
+        bt_http_settings_gateway(&l->config.http, l->config.gateway, l->config.cert_key);
+
+    return l->config.gateway[0] == 0
+               ? BT_OK
+               : bt_router_gateway_open(&l->gateway, l->program.loop, bt_router_http_calls(l->http), &options, why);
 }
 
 static bt_err
@@ -192,7 +209,8 @@ open_local(local *l, bt_why *why)
     options.more_metrics = write_node_metrics;
     options.more_self = l;
     if ((err = bt_program_open(&l->program, why)) != BT_OK ||
-        (err = bt_router_http_open(&l->http, l->program.loop, &options, why)) != BT_OK) {
+        (err = bt_router_http_open(&l->http, l->program.loop, &options, why)) != BT_OK ||
+        (err = open_gateway(l, why)) != BT_OK) {
         return err;
     }
     if (pthread_create(&l->loader, NULL, load, l) != 0) {
@@ -205,6 +223,7 @@ open_local(local *l, bt_why *why)
 static void
 close_local(local *l)
 {
+    bt_router_gateway_close(l->gateway);
     bt_router_http_close(l->http);
     bt_router_edge_close(l->edge);
     if (l->loader_runs) {

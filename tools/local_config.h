@@ -4,7 +4,7 @@
 #include "tools/settings.h"
 
 typedef struct {
-    char model[1024], listen[128], model_name[128];
+    char model[1024], listen[128], gateway[160], cert_key[1024], model_name[128];
     bt_engine_settings engine;
     bt_http_settings http;
     uint32_t prompt_weights; // 0 = as engine.weights, else 1 + bt_load_weights

@@ -122,6 +122,24 @@ bt_http_settings_options(const bt_http_settings *s, const char *listen, const ch
     return options;
 }
 
+bt_router_gateway_options
+bt_http_settings_gateway(const bt_http_settings *s, const char *listen, const char *cert_key_file)
+{
+    return (bt_router_gateway_options){
+        .sp = {.listen = listen,
+               .cert_key_file = cert_key_file,
+               .connections_max = s->connections,
+               .message_bytes_max = s->body_bytes,
+               .in_bytes_total_max = s->body_bytes_total,
+               .out_bytes_max = s->out_bytes,
+               .greeting_time_max = s->header_time,
+               .message_time_max = s->body_time,
+               .stall_time_max = s->stall_time,
+               .idle_time_max = s->idle_time},
+        .calls_each_max = s->calls,
+    };
+}
+
 // ---- the model ----
 
 void

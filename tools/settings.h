@@ -6,6 +6,7 @@
 
 #include "common/config/config.h"
 #include "common/engine/engine.h"
+#include "router/gateway.h"
 #include "router/http.h"
 
 #include <stddef.h>
@@ -178,6 +179,10 @@ bt_err bt_http_settings_read_keys(bt_http_settings *settings, bt_why *why);
 // For bt_router_http_open, without more_metrics; keys and listen are borrowed.
 bt_router_http_options bt_http_settings_options(const bt_http_settings *settings, const char *listen,
                                                 const char *model_name);
+
+// For bt_router_gateway_open: the limits are HTTP's. All is borrowed; `cert_key_file` is for tls+tcp.
+bt_router_gateway_options bt_http_settings_gateway(const bt_http_settings *settings, const char *listen,
+                                                   const char *cert_key_file);
 
 #define BT_LOG_ROW(at)                                                                                                 \
     {                                                                                                                  \

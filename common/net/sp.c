@@ -153,7 +153,9 @@ open_parts(bt_sp *sp, bt_why *why)
     uint32_t count = sp->options.connections_max;
     bt_err err;
 
-    if ((sp->conns = bt_alloc_array(count, sizeof *sp->conns)) == NULL)
+    sp->conns = bt_alloc_array(count, sizeof *sp->conns);
+    sp->chunks = bt_alloc_array(count, BT_SP_CHUNK_BYTES);
+    if (sp->conns == NULL || sp->chunks == NULL)
         return bt_fail(why, BT_ERR_NO_MEMORY, "no memory for %u connections", count);
     for (uint32_t i = 0; i < count; i++)
         bt_sp_conn_init(sp, i);
@@ -226,6 +228,7 @@ bt_sp_close(bt_sp *sp)
     nng_aio_free(sp->accept);
     if (sp->tls != NULL)
         nng_tls_config_free(sp->tls);
+    bt_free(sp->chunks);
     bt_free(sp->conns);
     bt_free(sp);
 }

@@ -2,7 +2,6 @@
 #include "common/net/sp_impl.h"
 
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 
 #include <arpa/inet.h>
@@ -51,9 +50,8 @@ bt_sp_conn_init(bt_sp *sp, uint32_t index)
 bool
 bt_sp_conn_open(bt_sp_conn *conn)
 {
-    conn->chunk = bt_alloc(BT_SP_CHUNK_BYTES);
-    return conn->chunk != NULL && nng_aio_alloc(&conn->receive, on_received, conn) == 0 &&
-           nng_aio_alloc(&conn->send, on_sent, conn) == 0;
+    conn->chunk = conn->sp->chunks + (size_t)conn->index * BT_SP_CHUNK_BYTES;
+    return nng_aio_alloc(&conn->receive, on_received, conn) == 0 && nng_aio_alloc(&conn->send, on_sent, conn) == 0;
 }
 
 void
@@ -63,7 +61,6 @@ bt_sp_conn_fini(bt_sp_conn *conn)
     bt_sp_conn_close(conn, NULL, NULL);
     nng_aio_free(conn->receive);
     nng_aio_free(conn->send);
-    bt_free(conn->chunk);
 }
 
 static void

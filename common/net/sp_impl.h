@@ -44,6 +44,7 @@ struct bt_sp {
     nng_aio *accept;
     bool accepting, closed_to_new, written; // written: since the last flush
     bt_sp_conn *conns;                      // [connections_max]
+    uint8_t *chunks; // [connections_max][BT_SP_CHUNK_BYTES]; pages that nobody writes to take no memory
     uint32_t connections;
     size_t in_bytes; // what all `in` hold
     bt_sp_stats stats;

@@ -212,11 +212,11 @@ bt_decode_end_peer(bt_decode_core *core, uint32_t peer)
 static void
 link_down(bt_decode_core *core, uint32_t peer)
 {
+    core->peers[peer] = (bt_decode_peer){0}; // first: nothing is said to it any more
     if (peer < BT_DECODE_ROUTERS_MAX)
         bt_decode_end_peer(core, peer);
     else
         bt_fetch_lose(core, peer);
-    core->peers[peer] = (bt_decode_peer){0};
 }
 
 static void

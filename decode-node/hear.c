@@ -102,7 +102,7 @@ hear_abort(bt_decode_core *core, uint32_t peer, const bt_abort *abort)
 {
     bt_sequence *sequence = bt_sequences_find(&core->sequences, peer, abort->request);
 
-    if (sequence == NULL || sequence->state == BT_SEQUENCE_ENDING) {
+    if (sequence == NULL) {
         core->stats.late_messages++; // it ended by itself meanwhile
         return;
     }

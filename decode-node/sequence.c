@@ -131,7 +131,7 @@ bt_sequences_find(bt_sequences *sequences, uint32_t peer, bt_request_id request)
     for (uint32_t i = 0; i < sequences->capacity; i++) {
         bt_sequence *sequence = &sequences->slots[i];
 
-        if (sequence->state != BT_SEQUENCE_FREE && sequence->peer == peer &&
+        if (sequence->state != BT_SEQUENCE_FREE && sequence->state != BT_SEQUENCE_ENDING && sequence->peer == peer &&
             bt_request_id_equal(sequence->request, request))
             return sequence;
     }

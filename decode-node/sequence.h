@@ -100,4 +100,5 @@ bt_sequence *bt_sequences_enqueue(bt_sequences *sequences, bt_time now, uint32_t
 void bt_sequences_grant_first(bt_sequences *sequences);
 // The slot becomes free, from any state. Its table is empty.
 void bt_sequences_release(bt_sequences *sequences, bt_sequence *sequence);
-bt_sequence *bt_sequences_find(bt_sequences *sequences, uint32_t peer, bt_request_id request); // NULL = none
+// NULL = none. One that is ENDING is over: a router that was started anew may use its id again while a step or a fetch still runs.
+bt_sequence *bt_sequences_find(bt_sequences *sequences, uint32_t peer, bt_request_id request);

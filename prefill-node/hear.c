@@ -175,7 +175,7 @@ hear_abort(bt_prefill_core *core, uint32_t peer, const bt_abort *abort)
 {
     bt_prompt *prompt = bt_prompts_find(&core->prompts, peer, abort->request);
 
-    if (prompt == NULL || prompt->state == BT_PROMPT_ENDING) {
+    if (prompt == NULL) {
         core->stats.late_messages++; // taken meanwhile
         return;
     }

@@ -129,7 +129,7 @@ bt_prompts_find(bt_prompts *prompts, uint32_t router, bt_request_id request)
     for (uint32_t i = 0; i < prompts->capacity; i++) {
         bt_prompt *prompt = &prompts->slots[i];
 
-        if (prompt->state != BT_PROMPT_FREE && prompt->router == router &&
+        if (prompt->state != BT_PROMPT_FREE && prompt->state != BT_PROMPT_ENDING && prompt->router == router &&
             bt_request_id_equal(prompt->request, request))
             return prompt;
     }

@@ -67,5 +67,6 @@ bt_prompt *bt_prompts_enqueue(bt_prompts *prompts, bt_time now, uint32_t router,
 void bt_prompts_begin_first(bt_prompts *prompts); // the first of the queue leaves it, READING
 // The slot becomes free, from any state. Its table is empty.
 void bt_prompts_release(bt_prompts *prompts, bt_prompt *prompt);
-bt_prompt *bt_prompts_find(bt_prompts *prompts, uint32_t router, bt_request_id request);          // NULL = none
+// NULL = none. One that is ENDING is over: its id may be used again while a step still runs.
+bt_prompt *bt_prompts_find(bt_prompts *prompts, uint32_t router, bt_request_id request);
 bt_prompt *bt_prompts_find_ticket(bt_prompts *prompts, uint32_t decode, const bt_ticket *ticket); // NULL = none

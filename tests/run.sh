@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 stages=${*:-tidy build unit asan tsan fuzz e2e real}
 passed=0 failed=0 skipped=0
 names_failed=""
+export BT_COMMIT=${BT_COMMIT:-$(git rev-parse HEAD 2>/dev/null)} # seeds that no commit before this one met
 log=build/test-logs
 mkdir -p $log
 started=$SECONDS

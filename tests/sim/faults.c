@@ -59,8 +59,8 @@ world_draw_faults(world *w)
 
         w->one_in[fault] = seeds > 0 && one_in(w, seeds) ? draw(w, rates[fault].often, rates[fault].seldom) : 0;
     }
-    if (one_in(w, 8))
-        w->queue_max = draw(w, 12, 40);
+    if (one_in(w, 5))
+        w->queue_max = draw(w, 6, 24);
     if (w->one_in[WORLD_FETCH_LATE] > 0) // holds end while fetches are under way
         w->prefill_limits.hold_max = draw(w, 20, 500) * BT_MILLISECOND;
     note_consequences(w);

@@ -104,6 +104,13 @@ void world_fetches_next(const world *w, uint32_t self, bt_time *next);
 void world_source_dies(world *w, uint32_t member); // before its memory goes
 uint64_t world_block_hash(const uint64_t *cells);  // [WORLD_BLOCK]
 
+// proof.c
+void world_proof_hear(world *w, uint32_t self, uint32_t source, uint64_t epoch); // a HELLO, after the core
+void world_proof_down(world *w, uint32_t self, uint32_t source);                 // its link
+bool world_is_connected(const world *w, uint32_t self, uint32_t source, uint64_t epoch);
+void world_proofs_turn(world *w, uint32_t self);
+void world_proofs_next(const world *w, uint32_t self, bt_time *next);
+
 // clients.c
 void world_arrive(world *w);
 void world_clients_turn(world *w);

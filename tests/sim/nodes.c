@@ -2,6 +2,17 @@
 // refuses resets the core's view of it, as the edges do; a RESERVE stays with the router.
 #include "tests/sim/inside.h"
 
+static void
+tell_proof(world *w, uint32_t self, uint32_t peer, world_news news, const bt_message *message)
+{
+    if (peer < BT_DECODE_ROUTERS_MAX)
+        return;
+    if (news == WORLD_DOWN)
+        world_proof_down(w, self, peer - BT_DECODE_ROUTERS_MAX + WORLD_PREFILL_0);
+    else if (news == WORLD_MESSAGE && message->kind == BT_MESSAGE_HELLO)
+        world_proof_hear(w, self, peer - BT_DECODE_ROUTERS_MAX + WORLD_PREFILL_0, message->hello.epoch);
+}
+
 void
 world_tell(world *w, uint32_t self, uint32_t peer, world_news news, const bt_message *message)
 {
@@ -15,6 +26,8 @@ world_tell(world *w, uint32_t self, uint32_t peer, world_news news, const bt_mes
         world_feed_prefill(w, self, &(bt_prefill_event){.kind = prefill[news], .peer = peer, .message = message});
     else
         world_feed_decode(w, self, &(bt_decode_event){.kind = decode[news], .peer = peer, .message = message});
+    if (w->members[self].role == BT_NODE_DECODE)
+        tell_proof(w, self, peer, news, message);
 }
 
 // A send that was refused: the link closes, for its peer does not read. A PREFILL is only too many: the router begins anew with that
@@ -309,6 +322,7 @@ world_stop(world *w, uint32_t self, bool silently)
     memset(member->link_failed, 0, sizeof member->link_failed);
     for (uint32_t f = 0; f < WORLD_FETCHES_MAX; f++)
         member->fetches[f].active = false;
+    memset(member->proofs, 0, sizeof member->proofs);
     if (member->role != BT_NODE_ROUTER)
         fake_engine_fini(&member->engine);
 }
@@ -396,6 +410,8 @@ world_member_turn(world *w, uint32_t self)
     if (member->step_ends <= w->now)
         end_step(w, self);
     world_fetches_turn(w, self);
+    if (member->role == BT_NODE_DECODE)
+        world_proofs_turn(w, self);
     if (core_deadline(member) <= w->now)
         tick(w, self);
     reset_failed_links(w, self);
@@ -418,6 +434,7 @@ world_member_next(const world *w, uint32_t self, bt_time *next)
     earlier(&own, member->step_ends);
     earlier(&own, member->leaves_at);
     world_fetches_next(w, self, &own);
+    world_proofs_next(w, self, &own);
     if (own != BT_TIME_NEVER)
         earlier(next, later(own, member->frozen_until));
 }

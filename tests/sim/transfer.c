@@ -62,7 +62,7 @@ world_fetch_begin(world *w, uint32_t self, const bt_decode_fetch *wanted)
         fetch->landing[i] = world_landing_generation(w, self, fetch->blocks[i].to);
         scribble(w, member, fetch->blocks[i].to);
     }
-    if (!can_read(w, fetch)) { // it is not connected to this program
+    if (!world_is_connected(w, self, fetch->source, fetch->source_epoch)) {
         fetch->refused = true;
         fetch->ends = w->now;
     }

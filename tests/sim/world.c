@@ -48,7 +48,8 @@ draw_limits(world *w)
                                           .requests_max = draw(w, 1, 32),
                                           .queue_max = draw(w, 1, 32),
                                           .two_weights = differs,
-                                          .remote_tokens_min = draw(w, 1, 40)};
+                                          .remote_tokens_min = draw(w, 1, 40),
+                                          .degrade_after = draw(w, 1, one_in(w, 2) ? 20 : 2000) * BT_MILLISECOND};
 }
 
 static void

@@ -6,6 +6,7 @@
 //     world.c     opening, time, the turn of everything          clients.c   who asks, what they hear, how they leave
 //     nodes.c     cores and their edges: feed, step, start, stop  faults.c    which faults strike, when and whom
 //     links.c     connections as common/net promises them         check.c     what must hold after every event
+//     proof.c     whose memory a decode node can read
 //     transfer.c  fetches: late, torn, partial, of the dead       log.c       every decision as a line of text; the last ones on failure
 //
 // A cell of a cache is a hash of the tokens before it, and a token a hash of the cells attended to (tests/support/fake_engine.h): one
@@ -139,6 +140,14 @@ typedef struct {
     uint64_t landing[WORLD_FETCH_BLOCKS]; // generations of the landing blocks, which must not change
 } world_fetch;
 
+// A prefill node's memory, as the edge of a decode node has it.
+typedef struct {
+    uint64_t heard; // epoch of its HELLO; 0 = none since the link came
+    uint64_t epoch; // of the program that is connected, or to be
+    bool proved, told;
+    bt_time due, pause, lost;
+} world_proof;
+
 // What a checker remembers of a slot between two events.
 typedef struct {
     uint32_t state, generation, attempt;
@@ -171,6 +180,7 @@ typedef struct {
     bt_decode_actions *decode_out;
     const bt_decode_batch *writing;
     world_fetch fetches[WORLD_FETCHES_MAX];
+    world_proof proofs[WORLD_NODES_MAX];
 } world_member;
 
 typedef struct world_letter {

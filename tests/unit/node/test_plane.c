@@ -23,6 +23,12 @@
 static const bt_transfer_path paths[] = {BT_TRANSFER_PATH_AUTO, BT_TRANSFER_PATH_STREAM};
 #define PATHS 2
 
+#ifdef BT_HAVE_UCX
+static const char *const ucx_tls[] = {"shm", "tcp"};
+#define UCX_TLS 2
+#endif
+static const char *library, *tls; // NULL = host
+
 typedef struct {
     bt_plane *plane;
     uint8_t *pool;
@@ -50,7 +56,9 @@ static bt_transfer *
 open_transfer(node *n, bt_transfer_path path, uint64_t epoch)
 {
     bt_plane_options plane = plane_options(n);
-    bt_transfer_options o = {.epoch = epoch,
+    bt_transfer_options o = {.transport = library,
+                             .tls = tls,
+                             .epoch = epoch,
                              .layout = layout,
                              .blocks = BLOCKS,
                              .path = path,
@@ -115,6 +123,7 @@ close_both(void)
     close_node(&receiver);
     if (owner.plane != NULL)
         close_node(&owner);
+    library = tls = NULL;
 }
 
 // The next event within `wait`; sleeps until the plane wakes us, so that a wake that does not come is a failure.
@@ -214,6 +223,30 @@ START_TEST(blocks_come_as_they_were_written)
     close_both();
 }
 END_TEST
+
+#ifdef BT_HAVE_UCX
+START_TEST(blocks_come_by_ucx_and_its_threads_sleep_too)
+{
+    bt_plane_stats before, after;
+
+    library = "ucx";
+    tls = ucx_tls[_i];
+    open_both(BT_TRANSFER_PATH_AUTO);
+    join();
+    for (uint32_t i = 0; i < FETCHES; i++)
+        ck_assert_int_eq(fetch(i, BLOCKS, owner.epoch, SOON, i), BT_OK);
+    for (uint32_t i = 0; i < FETCHES; i++)
+        expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_mem_eq(receiver.pool, owner.pool, BLOCKS * layout.block_bytes);
+    expect_silence(&receiver, 1200 * BT_MILLISECOND);
+    bt_plane_get_stats(receiver.plane, &before);
+    expect_silence(&receiver, 1500 * BT_MILLISECOND);
+    bt_plane_get_stats(receiver.plane, &after);
+    ck_assert_int_lt(after.cpu_time - before.cpu_time, 150 * BT_MILLISECOND);
+    close_both();
+}
+END_TEST
+#endif
 
 START_TEST(the_proof_names_the_way_that_blocks_take)
 {
@@ -632,6 +665,9 @@ main(void)
 
     tcase_set_timeout(all, 120);
     tcase_add_loop_test(all, blocks_come_as_they_were_written, 0, PATHS);
+#ifdef BT_HAVE_UCX
+    tcase_add_loop_test(all, blocks_come_by_ucx_and_its_threads_sleep_too, 0, UCX_TLS);
+#endif
     tcase_add_loop_test(all, the_proof_names_the_way_that_blocks_take, 0, PATHS);
     tcase_add_loop_test(all, a_fetch_may_follow_its_connect_at_once, 0, PATHS);
     tcase_add_test(all, a_fetch_from_nobody_or_another_program_ends_with_peer);

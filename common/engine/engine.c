@@ -173,22 +173,32 @@ touch(void *arg, uint32_t thread, uint32_t threads)
     }
 }
 
-// Touches the scratch and runs one token, so that pages, threads and weights are warm before the first request. What it
-// leaves in block 0 no table names.
+#define WARM_TOKENS 32 // many enough for the kernels that read prompts
+
+// Touches the scratch, reads a few tokens and then one more, so that pages, threads and weights are warm before the first request on
+// both ways through the kernels. What it leaves in block 0 no table names.
 static bt_err
 warm_up(bt_engine *engine, bt_why *why)
 {
-    const int32_t id = 0;
+    const bt_engine_options *o = &engine->options;
+    const int32_t ids[WARM_TOKENS] = {0};
     const uint32_t block = 0;
     bt_token_result drawn;
-    bt_batch_item item = {.ids = &id, .count = 1, .blocks = &block, .want = BT_LOGITS_LAST, .next_id = -1};
+    bt_batch_item item = {.ids = ids, .blocks = &block, .want = BT_LOGITS_LAST, .next_id = -1};
     bt_err err;
 
+    item.count = WARM_TOKENS < o->chunk_tokens ? WARM_TOKENS : o->chunk_tokens;
+    item.count = item.count < o->kv_block_tokens ? item.count : o->kv_block_tokens;
+    item.count = item.count < o->context ? item.count : o->context;
     bt_device_parallel(engine->host, touch, &engine->scratch);
     err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
     if (err == BT_ERR_DEVICE) { // the sampler found no number among the logits
         return bt_fail(why, BT_ERR_INVALID, "%s: the weights give no finite logits: the file is damaged",
-                       engine->options.model.path);
+                       o->model.path);
+    }
+    item.count = 1;
+    if (err == BT_OK) {
+        err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
     }
     return err == BT_OK ? BT_OK : bt_fail(why, err, "engine: a first step failed (%s)", bt_err_name(err));
 }

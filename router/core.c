@@ -593,3 +593,9 @@ bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill)
     }
     return false;
 }
+
+uint32_t
+bt_router_nodes_max(const bt_router *router)
+{
+    return router->limits.nodes_max;
+}

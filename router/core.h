@@ -197,3 +197,4 @@ typedef struct {
 void bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out);
 // Has the decode node proved that it can fetch from this prefill node?
 bool bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill);
+uint32_t bt_router_nodes_max(const bt_router *router); // nodes are numbered below it

@@ -75,7 +75,10 @@ static void
 on_ready(void *self, bt_http_request *request)
 {
     bt_router_http *http = self;
-    const char *status = bt_calls_ready(http->calls) ? "ready" : http->calls->draining ? "draining" : "loading";
+    const char *status = bt_calls_ready(http->calls) ? "ready"
+                         : http->calls->draining     ? "draining"
+                         : http->calls->edge == NULL ? "loading"
+                                                     : "no decode node";
 
     bt_buf_printf(bt_http_out(request), "{\"status\":\"%s\"}", status);
     bt_router_http_answer(http, request, bt_calls_ready(http->calls) ? 200 : 503, JSON);
@@ -148,6 +151,16 @@ on_model(void *self, bt_http_request *request)
 }
 
 static void
+on_cluster(void *self, bt_http_request *request)
+{
+    char name[BT_REQUEST_NAME_MAX + 1];
+
+    bt_router_http_name(self, request, name);
+    bt_router_http_write_cluster(self, bt_http_out(request));
+    bt_router_http_answer(self, request, 200, JSON);
+}
+
+static void
 measure_now(bt_router_http *http)
 {
     bt_router_metrics *m = &http->calls->metrics;
@@ -192,7 +205,7 @@ on_root(void *self, bt_http_request *request)
     bt_buf_printf(bt_http_out(request),
                   "baton: %s\nmodel: %s\n\nPOST /v1/chat/completions\nPOST /v1/completions\n"
                   "POST /tokenize\nPOST /detokenize\nGET  /v1/models\nGET  /health\nGET  /ready\n"
-                  "GET  /metrics\n",
+                  "GET  /metrics\nGET  /v1/cluster\n",
                   bt_calls_ready(http->calls) ? "ready" : "not ready", http->calls->options.model);
     bt_router_http_answer(http, request, 200, "text/plain; charset=utf-8");
 }
@@ -204,6 +217,7 @@ static const bt_http_route routes[] = {
     {"POST", "/detokenize", on_detokenize},
     {"GET", "/v1/models", on_models},
     {"GET", "/v1/models/*", on_model},
+    {"GET", "/v1/cluster", on_cluster},
     {"GET", "/health", on_health},
     {"GET", "/ready", on_ready},
     {"GET", "/metrics", on_metrics},

@@ -1,7 +1,7 @@
 // The HTTP edge: OpenAI's API on one side, the router's core on the other.
 //
 //     POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
-//     GET  /v1/models, /v1/models/NAME, /health (the process lives), /ready (requests are taken), /metrics, /
+//     GET  /v1/models, /v1/models/NAME, /health (the process lives), /ready (requests are taken), /metrics, /v1/cluster, /
 //
 // It listens from open on; until bt_router_http_set_model everything but /health and /metrics answers 503. A call becomes
 // n × prompts requests to the core, whose answers are put together or streamed with their `index`. A client that goes away
@@ -15,6 +15,11 @@
 #include "router/metrics.h"
 
 typedef struct {
+    const char *name, *link;
+    bt_node_role role;
+} bt_router_address;
+
+typedef struct {
     bt_http_limits http;
     uint32_t calls_max;   // answered at once; more are a 429
     uint32_t choices_max; // of one call: n × prompts
@@ -23,6 +28,10 @@ typedef struct {
     bt_time request_time_max; // from arrival to the end; BT_TIME_NEVER = none
     const bt_text_list *keys; // borrowed; none = everyone may
     char model[128];          // the name that clients use
+    // For /v1/cluster, borrowed: how the cluster and this router are called, and the nodes as configured, in the order of the link's peers.
+    const char *cluster, *router;
+    const bt_router_address *nodes; // [node_count]; none = those that are met
+    uint32_t node_count;
     // Appends what else is to be measured, Prometheus text; may be NULL.
     void (*more_metrics)(void *self, bt_buf *out, const char *labels);
     void *more_self;

@@ -23,3 +23,6 @@ void bt_router_http_refuse(bt_router_http *http, bt_http_request *request, const
 // http_answer.c
 void bt_router_http_call(bt_router_http *http, bt_http_request *request, bt_text_task task, bt_openai_kind kind);
 void bt_router_http_gone(void *http, bt_http_request *request); // the client is
+
+// http_cluster.c
+void bt_router_http_write_cluster(bt_router_http *http, bt_buf *out);

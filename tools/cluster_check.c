@@ -308,6 +308,13 @@ check_tls(checker *k, const program *p)
 
 // ---- what nodes share ----
 
+// Are its weights made at load, with the same smoothing of what the caches hold?
+static bool
+is_made(const bt_node_config *n)
+{
+    return n->engine.weights == BT_LOAD_W8 || n->engine.weights == BT_LOAD_Q4;
+}
+
 static bt_err
 check_alike(checker *k, const program *p)
 {
@@ -321,6 +328,14 @@ check_alike(checker *k, const program *p)
         return FAIL(k, p, "weights", "weights: %s has %s and %s has %s: the nodes of a pool hold the same", p->name,
                     bt_settings_weights[n->engine.weights], first.name,
                     bt_settings_weights[first.as_node->engine.weights]);
+    }
+    if (n->engine.weights != other.as_node->engine.weights && !(is_made(n) && is_made(other.as_node))) {
+        return FAIL(
+            k, p, "weights",
+            "weights: %s has %s and %s has %s, which cannot read each other's caches: expected the same, or both of "
+            "w8 and q4",
+            p->name, bt_settings_weights[n->engine.weights], other.name,
+            bt_settings_weights[other.as_node->engine.weights]);
     }
     if (n->engine.kv_format != other.as_node->engine.kv_format) {
         return FAIL(k, p, "kv.format", "kv.format: %s has %s and %s has %s: all nodes have the same", p->name,

@@ -13,6 +13,7 @@
 
 #include "common/net/nng_link.h"
 #include "common/wire/message.h"
+#include "tools/program.h"
 #include "tools/settings.h"
 
 #define BT_CLUSTER_ROUTERS_MAX 16
@@ -77,6 +78,8 @@ typedef struct {
 
 // BT_ERR_INVALID with the place in `why`, BT_ERR_IO when the file cannot be read, BT_ERR_NOT_FOUND when the pool has no such node.
 bt_err bt_cluster_config_read(bt_cluster_config *out, const bt_cluster_ask *ask, bt_why *why);
+// The same by the options of a command line (tools/program.h), which may ask for no more than a look: -1 to go on, or the exit code.
+int bt_cluster_begin(bt_cluster_config *out, const char *command, bt_node_role role, const bt_program_args *args);
 // The whole cluster as YAML: what all share at the top, what a pool shares in it, the rest at the nodes. Reading it gives the same values.
 // The secret is written only where it stood in the file, not out of secret_file.
 void bt_cluster_config_print(const bt_cluster_config *cluster, bt_buf *out);

@@ -14,5 +14,6 @@ int bt_bench_serve_main(int argc, char **argv);
 int bt_bench_transfer_main(int argc, char **argv);
 int bt_sim_main(int argc, char **argv);
 int bt_local_main(int argc, char **argv);
+int bt_router_main(int argc, char **argv);
 int bt_prefill_main(int argc, char **argv);
 int bt_decode_main(int argc, char **argv);

@@ -14,6 +14,7 @@ typedef struct {
 
 static const command commands[] = {
     {"local", bt_local_main, "serve a model on this machine: OpenAI HTTP API, one process"},
+    {"router", bt_router_main, "a router of a cluster: OpenAI HTTP API in front of its nodes"},
     {"prefill", bt_prefill_main, "a prefill node of a cluster: reads prompts"},
     {"decode", bt_decode_main, "a decode node of a cluster: writes answers"},
     {"run", bt_run_main, "complete one prompt and print the answer"},

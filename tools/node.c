@@ -159,40 +159,6 @@ serve(bt_node_program *p)
     return close_program(p);
 }
 
-static int
-print_cluster(const bt_cluster_config *cluster)
-{
-    bt_buf out;
-
-    bt_buf_init(&out, 1 << 20);
-    bt_cluster_config_print(cluster, &out);
-    return bt_program_print(&out);
-}
-
-static int
-run(bt_node_program *p, const bt_program_args *args)
-{
-    bt_cluster_ask ask = {.path = args->config,
-                          .role = p->kind->role,
-                          .name = args->name,
-                          .sets = args->sets,
-                          .set_count = args->set_count};
-    bt_why why = {""};
-
-    if (args->config == NULL) {
-        bt_fail(&why, BT_ERR_INVALID, "which cluster? --config FILE");
-        return bt_program_wrong(p->kind->command, &why);
-    }
-    if (bt_cluster_config_read(&p->cluster, &ask, &why) != BT_OK) {
-        return bt_program_wrong(p->kind->command, &why);
-    }
-    p->config = bt_cluster_node(&p->cluster);
-    if (args->print) {
-        return print_cluster(&p->cluster);
-    }
-    return args->check ? 0 : serve(p);
-}
-
 int
 bt_node_main(const bt_node_kind *kind, int argc, char **argv)
 {
@@ -208,8 +174,9 @@ bt_node_main(const bt_node_kind *kind, int argc, char **argv)
             .usage = kind->usage, .about = kind->about, .example = kind->example, .args = own, .more = args.table},
         argc, argv, NULL, &positional);
     p.kind = kind;
-    if (code < 0) {
-        code = run(&p, &args);
+    if (code < 0 && (code = bt_cluster_begin(&p.cluster, kind->command, kind->role, &args)) < 0) {
+        p.config = bt_cluster_node(&p.cluster);
+        code = serve(&p);
     }
     bt_program_args_fini(&args);
     return code;

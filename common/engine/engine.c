@@ -116,6 +116,14 @@ take_pool(bt_engine *engine, bt_why *why)
                               : bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
 }
 
+bt_err
+bt_engine_layout_of(bt_kv_layout *out, const bt_model_config *config, bt_kv_format format, uint32_t block_tokens,
+                    bt_why *why)
+{
+    return bt_kv_layout_init(out, format, config->layers, config->kv_heads, config->head_dim, block_tokens,
+                             config->head_dim, why);
+}
+
 static bt_err
 allocate(bt_engine *engine, size_t available, bt_why *why)
 {
@@ -125,8 +133,7 @@ allocate(bt_engine *engine, size_t available, bt_why *why)
     bt_device_limits reserve = limits_of(engine);
     bt_err err;
 
-    if ((err = bt_kv_layout_init(&engine->layout, o->kv_format, config->layers, config->kv_heads, config->head_dim,
-                                 o->kv_block_tokens, config->head_dim, why)) != BT_OK ||
+    if ((err = bt_engine_layout_of(&engine->layout, config, o->kv_format, o->kv_block_tokens, why)) != BT_OK ||
         (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK ||
         (err = plan_memory(engine, &limits, available, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
         return err;

@@ -32,6 +32,9 @@ bt_err bt_engine_open(bt_engine **out, const bt_engine_options *options, bt_why 
 void bt_engine_close(bt_engine *engine);
 
 const bt_model *bt_engine_model(const bt_engine *engine);
+// How an engine of this model lays out its blocks, without one: for those who check what nodes say of theirs.
+bt_err bt_engine_layout_of(bt_kv_layout *out, const bt_model_config *config, bt_kv_format format, uint32_t block_tokens,
+                           bt_why *why);
 const bt_kv_layout *bt_engine_kv_layout(const bt_engine *engine);
 uint32_t bt_engine_kv_blocks(const bt_engine *engine);
 uint8_t *bt_engine_kv_pool(const bt_engine *engine);

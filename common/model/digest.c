@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #define WHOLE_MAX ((size_t)64 << 10)
-#define PIECES 64
+#define PIECES 16
 #define PIECE_BYTES ((size_t)1 << 10)
 
 static uint64_t
@@ -30,18 +30,12 @@ add_tensor(uint64_t digest, const bt_source_tensor *tensor)
 }
 
 uint64_t
-bt_model_digest(const bt_plan *plan, const bt_model_options *options)
+bt_model_source_digest(const bt_plan *plan)
 {
-    uint8_t choices[] = {(uint8_t)options->weights, options->equalise, (uint8_t)options->w8_act_block, options->rough};
     uint64_t digest = add(0, plan->arch->name, strlen(plan->arch->name));
 
-    digest = add(digest, choices, sizeof choices);
     for (uint32_t i = 0; i < plan->weight_count; i++) {
-        char name[24];
-
         digest = add_tensor(digest, &plan->weights[i].tensor);
-        bt_format_name(plan->weights[i].weight->format, name);
-        digest = add(digest, name, strlen(name));
     }
     for (uint32_t i = 0; i < plan->vector_count; i++) {
         digest = add_tensor(digest, &plan->vectors[i].tensor);
@@ -50,19 +44,26 @@ bt_model_digest(const bt_plan *plan, const bt_model_options *options)
 }
 
 uint64_t
-bt_model_family(const bt_plan *plan, const bt_model_options *options)
+bt_model_digest(uint64_t source, const bt_plan *plan, const bt_model_options *options)
+{
+    uint8_t choices[] = {(uint8_t)options->weights, options->equalise, (uint8_t)options->w8_act_block, options->rough};
+    uint64_t digest = add(source, choices, sizeof choices);
+
+    for (uint32_t i = 0; i < plan->weight_count; i++) {
+        char name[24];
+
+        bt_format_name(plan->weights[i].weight->format, name);
+        digest = add(digest, name, strlen(name));
+    }
+    return digest;
+}
+
+uint64_t
+bt_model_family(uint64_t source, const bt_model_options *options)
 {
     bool made = options->weights == BT_LOAD_W8 || options->weights == BT_LOAD_Q4;
     uint8_t choices[] = {options->equalise,
                          made && !options->rough}; // V's rows are divided where O's columns are smoothed
-    uint64_t digest = add(1, plan->arch->name, strlen(plan->arch->name));
 
-    digest = add(digest, choices, sizeof choices);
-    for (uint32_t i = 0; i < plan->weight_count; i++) {
-        digest = add_tensor(digest, &plan->weights[i].tensor);
-    }
-    for (uint32_t i = 0; i < plan->vector_count; i++) {
-        digest = add_tensor(digest, &plan->vectors[i].tensor);
-    }
-    return digest;
+    return add(source, choices, sizeof choices);
 }

@@ -115,6 +115,7 @@ static bt_err
 load(bt_model *model, const bt_source *source, const bt_model_options *options, bt_device *device, bt_why *why)
 {
     bt_time begin = bt_time_now();
+    uint64_t sampled;
     bt_plan plan;
     bt_err err;
 
@@ -125,8 +126,9 @@ load(bt_model *model, const bt_source *source, const bt_model_options *options, 
         bt_plan_close(&plan);
         return err;
     }
-    model->digest = bt_model_digest(&plan, options);
-    model->family = bt_model_family(&plan, options);
+    sampled = bt_model_source_digest(&plan);
+    model->digest = bt_model_digest(sampled, &plan, options);
+    model->family = bt_model_family(sampled, options);
     log_model(model, &plan, options, (double)(bt_time_now() - begin) / (double)BT_SECOND);
     bt_plan_close(&plan);
     return BT_OK;
@@ -160,6 +162,7 @@ bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *fa
     bt_source source = {0};
     bt_plan plan = {0};
     bt_model *model;
+    uint64_t sampled;
     bt_err err;
 
     if ((err = bt_source_open(&source, options->path, why)) != BT_OK) {
@@ -169,8 +172,9 @@ bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *fa
         err = out_of_memory(options, why);
     } else if ((err = bt_model_outline(&plan, model, &source, options->weights, options->w8_act_block,
                                        &model->memory->arena, why)) == BT_OK) {
-        *digest = bt_model_digest(&plan, options);
-        *family = bt_model_family(&plan, options);
+        sampled = bt_model_source_digest(&plan);
+        *digest = bt_model_digest(sampled, &plan, options);
+        *family = bt_model_family(sampled, options);
     }
     bt_plan_close(&plan);
     bt_model_close(model);

@@ -6,6 +6,7 @@
 //     text workers     parse, render, tokenize (router/text.h)
 #include "common/base/log.h"
 #include "common/model/card.h"
+#include "router/gateway.h"
 #include "router/http.h"
 #include "tools/cluster_config.h"
 #include "tools/commands.h"
@@ -22,6 +23,7 @@ typedef struct {
     bt_program program;
     uint64_t epoch;
     bt_router_http *http;
+    bt_router_gateway *gateway; // NULL = none
     bt_router_address nodes[BT_CLUSTER_NODES_MAX];
     uint32_t node_count;
     bt_cluster_addresses addresses;
@@ -168,6 +170,7 @@ drain(void *self, bt_time now)
     if (r->edge != NULL) {
         bt_router_edge_drain(r->edge, now);
         bt_router_http_drain(r->http);
+        bt_router_gateway_drain(r->gateway);
     }
     return r->edge != NULL;
 }
@@ -175,7 +178,9 @@ drain(void *self, bt_time now)
 static bool
 idle(void *self)
 {
-    return bt_router_http_idle(((router *)self)->http);
+    const router *r = self;
+
+    return bt_router_http_idle(r->http) && bt_router_gateway_idle(r->gateway);
 }
 
 // ---- open and close ----
@@ -196,6 +201,25 @@ open_link(router *r, bt_why *why)
 
     options.seed = r->epoch;
     return bt_nng_link_open(&r->link, r->program.loop, &options, why);
+}
+
+static bt_err
+open_gateway(router *r, bt_why *why)
+{
+    const bt_router_config *c = r->config;
+    bt_router_gateway_options options = bt_http_settings_gateway(&c->http, c->gateway, c->cluster.cert_key_file);
+
+    return c->gateway[0] == 0
+               ? BT_OK
+               : bt_router_gateway_open(&r->gateway, r->program.loop, bt_router_http_calls(r->http), &options, why);
+}
+
+static void
+write_metrics(void *self, bt_buf *out, const char *labels)
+{
+    const router *r = self;
+
+    bt_router_gateway_write_metrics(r->gateway, out, labels);
 }
 
 static bt_err
@@ -220,9 +244,11 @@ open_router(router *r, bt_why *why)
     options.router = c->name;
     options.nodes = r->nodes;
     options.node_count = r->node_count;
+    options.more_metrics = write_metrics;
+    options.more_self = r;
     if ((err = bt_program_open(&r->program, why)) != BT_OK ||
         (err = bt_router_http_open(&r->http, r->program.loop, &options, why)) != BT_OK ||
-        (err = open_link(r, why)) != BT_OK) {
+        (err = open_gateway(r, why)) != BT_OK || (err = open_link(r, why)) != BT_OK) {
         return err;
     }
     if (pthread_create(&r->loader, NULL, load, r) != 0) {
@@ -235,6 +261,7 @@ open_router(router *r, bt_why *why)
 static void
 close_router(router *r)
 {
+    bt_router_gateway_close(r->gateway);
     bt_router_http_close(r->http);
     bt_router_edge_close(r->edge);
     bt_link_close(r->link);

@@ -183,7 +183,7 @@ prepare(sim *s, const char *path, bt_why *why)
     s->setup.kills_per_hour = s->faults;
     s->setup.link = (bt_time)(s->link_us * 1e3f);
     if (s->setup.unit == 0)
-        s->setup.unit = s->setup.prefills + s->setup.decodes > 64 ? 16 : 1;
+        s->setup.unit = s->setup.prefills + s->setup.decodes > 64 ? 4 : 1;
     s->report = (sim_report){.setup = &s->setup,
                              .trace_name = slash != NULL ? slash + 1 : path,
                              .slo_ttft_ms = s->slo_ttft,

@@ -35,6 +35,12 @@ member_of(const sim_world *w, uint32_t self, uint32_t peer)
     return (peer - BT_DECODE_ROUTERS_MAX) * w->islands + node->island;
 }
 
+static uint32_t
+largest(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 static void
 set_limits(sim_world *w)
 {
@@ -42,6 +48,8 @@ set_limits(sim_world *w)
     const sim_profile *profile = setup->profile;
     uint64_t prefill_kv = setup->kv_tokens > 0 ? setup->kv_tokens : profile->prefill_kv;
     uint64_t decode_kv = setup->kv_tokens > 0 ? setup->kv_tokens : profile->decode_kv;
+    // A step with answers is `unit` steps, and so many times as much of prompts goes into it.
+    uint32_t decode_chunk = largest(profile->decode_chunk / setup->unit, profile->decode_prompt + profile->sequences);
     bt_time heartbeat = setup->prefills + setup->decodes > 64 ? 5 * BT_SECOND : BT_SECOND;
 
     w->decode_limits = (bt_decode_limits){.model = 1,
@@ -50,8 +58,8 @@ set_limits(sim_world *w)
                                           .layout = 2,
                                           .sequences = profile->sequences,
                                           .queue_max = profile->sequences / 4 + 1,
-                                          .chunk_tokens = profile->decode_chunk / setup->unit,
-                                          .prefill_tokens = profile->decode_prompt / setup->unit,
+                                          .chunk_tokens = decode_chunk,
+                                          .prefill_tokens = profile->decode_prompt,
                                           .block_tokens = SIM_BLOCK_TOKENS,
                                           .blocks = (uint32_t)(decode_kv / setup->unit / SIM_BLOCK_TOKENS),
                                           .context = w->context,

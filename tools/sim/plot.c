@@ -6,7 +6,7 @@
 
 #define WIDTH 940.0
 #define LEFT 64.0
-#define RIGHT 16.0
+#define RIGHT 30.0
 #define TOP 12.0
 #define HEIGHT 300.0
 #define BOTTOM 40.0
@@ -172,13 +172,17 @@ put_distribution(bt_buf *out, const sim_report *report)
     bt_buf_append_text(out, "</svg>");
 }
 
-// The next of 1, 2, 5, 10, 20 … at or above.
+// The next step at or above that reads well.
 static double
 round_up(double value)
 {
+    static const double steps[] = {1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10};
     double ten = pow(10, floor(log10(fmax(value, 1))));
+    int i = 0;
 
-    return value <= ten ? ten : value <= 2 * ten ? 2 * ten : value <= 5 * ten ? 5 * ten : 10 * ten;
+    while (i < 9 && steps[i] * ten < value)
+        i++;
+    return steps[i] * ten;
 }
 
 static void
@@ -193,15 +197,15 @@ put_queues(bt_buf *out, const sim_report *report)
         for (uint32_t p = 0; p < run->sample_count; p++)
             most = fmax(most, run->waiting[p]);
     }
-    most = round_up(most);
+    most = 4 * round_up(most / 4);
     begin_drawing(out, "Requests that wait for their first token, over time", HEIGHT);
     for (int i = 0; i <= 4; i++)
         put_across(out, i / 4.0, "%g", most * i / 4);
-    for (int i = 0; i <= 5; i++) {
+    for (double at = 0; at <= seconds; at += round_up(seconds / 6)) {
         char text[32];
 
-        snprintf(text, sizeof text, "%.0f s", seconds * i / 5);
-        put_along(out, i / 5.0, text);
+        snprintf(text, sizeof text, "%g s", at);
+        put_along(out, at / seconds, text);
     }
     for (uint32_t i = 0; i < report->run_count; i++) {
         const sim_summary *run = &report->runs[i];

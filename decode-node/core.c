@@ -135,6 +135,7 @@ bt_decode_greet(bt_decode_core *core, bt_decode_actions *out, uint32_t peer)
         .model = limits->model,
         .weights = limits->weights,
         .layout = limits->layout,
+        .kv_format = limits->kv_format,
         .sequences = limits->sequences,
         .queue = limits->queue_max,
         .blocks = limits->blocks,

@@ -24,6 +24,7 @@ typedef struct {
     char name[BT_NODE_NAME_MAX];
     uint64_t epoch;                  // not 0
     uint64_t model, weights, layout; // digests for HELLO; weights are also part of the prefix key
+    uint32_t kv_format;              // for HELLO: 1 + bt_kv_format
     uint32_t sequences;              // that hold room at once; the engine's max_sequences
     uint32_t queue_max;              // reserves that wait for room
     uint32_t chunk_tokens;           // of a step

@@ -44,6 +44,7 @@ limits_of(const bt_decode_node_options *options, const bt_engine *engine, bool f
         .model = model->family,
         .weights = model->digest,
         .layout = bt_kv_layout_fingerprint(layout),
+        .kv_format = 1 + (uint32_t)layout->format,
         .sequences = options->max_sequences,
         .queue_max = options->queue_max != 0 ? options->queue_max : 2 * options->max_sequences,
         .chunk_tokens = options->chunk_tokens,

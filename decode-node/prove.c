@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define PROVE_TIME (5 * BT_SECOND)
@@ -50,24 +51,29 @@ bt_prove_down(bt_prove *self, uint32_t peer)
     node->retry = BT_TIME_NEVER;
 }
 
-// The first field in which a prefill node does not suit, with both values; NULL when it does.
-static const char *
-misfit(const bt_decode_limits *ours, const bt_hello *theirs, uint64_t *is, uint64_t *wanted)
+// The first field in which a prefill node does not suit, and both values; what explains most comes first. False: it does.
+static bool
+is_misfit(const bt_decode_limits *ours, const bt_hello *theirs, char *words, size_t bytes)
 {
     const struct {
         const char *name;
-        uint64_t is, wanted;
-    } fields[] = {{"model (source, and what its cache holds)", theirs->model, ours->model},
-                  {"kv layout (format, block_tokens)", theirs->layout, ours->layout},
-                  {"weights", theirs->weights, ours->prompt_weights}};
+        uint64_t is, expected;
+    } digests[] = {{"model (its source, and what its cache holds)", theirs->model, ours->model},
+                   {"weights", theirs->weights, ours->prompt_weights},
+                   {"kv layout", theirs->layout, ours->layout}};
 
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        *is = fields[i].is;
-        *wanted = fields[i].wanted;
-        if (*is != *wanted)
-            return fields[i].name;
+    if (theirs->kv_format != 0 && theirs->kv_format != ours->kv_format)
+        return snprintf(words, bytes, "kv.format is %s, expected %s", bt_kv_format_name(theirs->kv_format - 1),
+                        bt_kv_format_name(ours->kv_format - 1)) > 0;
+    if (theirs->block_tokens != ours->block_tokens)
+        return snprintf(words, bytes, "kv.block_tokens is %u, expected %u", theirs->block_tokens, ours->block_tokens) >
+               0;
+    for (size_t i = 0; i < sizeof digests / sizeof *digests; i++) {
+        if (digests[i].is != digests[i].expected)
+            return snprintf(words, bytes, "%s is %016llx, expected %016llx", digests[i].name,
+                            (unsigned long long)digests[i].is, (unsigned long long)digests[i].expected) > 0;
     }
-    return NULL;
+    return false;
 }
 
 static bool
@@ -85,8 +91,7 @@ static void
 hear_hello(bt_prove *self, uint32_t peer, const bt_hello *hello)
 {
     bt_prove_node *node = &self->nodes[peer];
-    const char *field;
-    uint64_t is, wanted;
+    char words[160];
 
     if (hello->epoch == node->epoch)
         return; // it says so again
@@ -98,10 +103,9 @@ hear_hello(bt_prove *self, uint32_t peer, const bt_hello *hello)
         bt_log_warn("SOURCE-REFUSED", "%s is dialled as a prefill node and is none", node->name);
         return;
     }
-    if ((field = misfit(self->limits, hello, &is, &wanted)) != NULL) {
-        node->refused = true;
-        bt_log_warn("SOURCE-REFUSED", "prefill node %s: its %s is %016llx, expected %016llx", node->name, field,
-                    (unsigned long long)is, (unsigned long long)wanted);
+    node->refused = is_misfit(self->limits, hello, words, sizeof words);
+    if (node->refused) {
+        bt_log_warn("SOURCE-REFUSED", "prefill node %s: its %s", node->name, words);
         return;
     }
     if (!describe(self, peer))

@@ -137,6 +137,7 @@ bt_prefill_greet(bt_prefill_core *core, bt_prefill_actions *out, uint32_t peer)
         .model = limits->model,
         .weights = limits->weights,
         .layout = limits->layout,
+        .kv_format = limits->kv_format,
         .sequences = limits->sequences,
         .queue = limits->prompts,
         .blocks = limits->blocks,

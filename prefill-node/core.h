@@ -32,6 +32,7 @@ typedef struct {
     char name[BT_NODE_NAME_MAX];
     uint64_t epoch;                  // not 0
     uint64_t model, weights, layout; // digests; a decode node with another model or layout is refused
+    uint32_t kv_format;              // for HELLO: 1 + bt_kv_format
     uint32_t sequences;              // items of a step; the engine's max_sequences
     uint32_t prompts;                // here at once: waiting, read or held
     uint32_t chunk_tokens;           // of a step

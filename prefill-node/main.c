@@ -45,6 +45,7 @@ limits_of(const bt_prefill_node_options *options, const bt_engine *engine, const
         .model = model->family,
         .weights = model->digest,
         .layout = bt_kv_layout_fingerprint(layout),
+        .kv_format = 1 + (uint32_t)layout->format,
         .sequences = options->max_sequences,
         .prompts = options->prompts != 0 ? options->prompts : 4 * options->max_sequences,
         .chunk_tokens = options->chunk_tokens,

@@ -1,4 +1,5 @@
 #include "router/expect.h"
+#include "common/kv/layout.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,12 +50,16 @@ bt_router_compare(const bt_router_expected *expected, const bt_hello *hello)
         return texts("role", role_name(expected->role), role_name(hello->role));
     if (expected->name[0] != 0 && strcmp(expected->name, hello->name) != 0)
         return texts("name", expected->name, hello->name);
+    // A format changes model and layout too: it is what a person has to hear.
+    if (expected->kv_format != 0 && hello->kv_format != 0 && expected->kv_format != hello->kv_format)
+        return texts("kv.format", bt_kv_format_name((bt_kv_format)(expected->kv_format - 1)),
+                     bt_kv_format_name((bt_kv_format)(hello->kv_format - 1)));
+    if (expected->block_tokens != 0 && expected->block_tokens != hello->block_tokens)
+        return numbers("kv.block_tokens", expected->block_tokens, hello->block_tokens);
     if (expected->model != 0 && expected->model != hello->model)
         return digests("model", expected->model, hello->model);
     if (expected->weights != 0 && expected->weights != hello->weights)
         return digests("weights", expected->weights, hello->weights);
-    if (expected->block_tokens != 0 && expected->block_tokens != hello->block_tokens)
-        return numbers("kv.block_tokens", expected->block_tokens, hello->block_tokens);
     if (expected->layout != 0 && expected->layout != hello->layout)
         return digests("layout", expected->layout, hello->layout);
     return (bt_router_refusal){0};

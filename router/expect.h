@@ -8,6 +8,7 @@ typedef struct {
     char name[BT_NODE_NAME_MAX];
     bt_node_role role;
     uint32_t version, block_tokens;
+    uint32_t kv_format; // 1 + bt_kv_format
     uint64_t model, weights, layout;
 } bt_router_expected;
 

@@ -55,6 +55,7 @@ expect(router *r, const bt_node_config *nodes, uint32_t count, const bt_model_na
         out[i] = (bt_router_expected){.role = nodes[i].role,
                                       .version = BT_PROTOCOL_VERSION,
                                       .block_tokens = s->kv_block_tokens,
+                                      .kv_format = 1 + s->kv_format,
                                       .model = names->family,
                                       .weights = names->digest,
                                       .layout = bt_kv_layout_fingerprint(&layout)};

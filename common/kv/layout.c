@@ -41,6 +41,14 @@ check(bt_kv_format format, uint32_t layers, uint32_t kv_heads, uint32_t head_dim
     return BT_OK;
 }
 
+const char *
+bt_kv_format_name(bt_kv_format format)
+{
+    static const char *const names[] = {[BT_KV_INT8] = "int8", [BT_KV_F16] = "f16", [BT_KV_F32] = "f32"};
+
+    return (unsigned)format < sizeof names / sizeof *names ? names[format] : "?";
+}
+
 bt_err
 bt_kv_layout_init(bt_kv_layout *layout, bt_kv_format format, uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
                   uint32_t block_tokens, uint32_t k_scale_group, bt_why *why)

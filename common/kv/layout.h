@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 typedef enum { BT_KV_INT8, BT_KV_F16, BT_KV_F32 } bt_kv_format;
+const char *bt_kv_format_name(bt_kv_format format); // as in settings: "int8", …; "?" for what is none
 
 // Ends every block. A reader of another's memory checks it after it has copied the block (DESIGN 1.8).
 typedef struct {

@@ -19,6 +19,7 @@ decode_hello(const Baton__Hello *form, bt_hello *out)
     out->context = form->context;
     out->draining = form->draining;
     out->version = form->version != 0 ? form->version : 1; // absent in the first programs
+    out->kv_format = (uint32_t)form->kv_format;
     return bt_decode_name(form->name, out->name);
 }
 

@@ -20,6 +20,7 @@ encode_hello(bt_wire_scratch *scratch, const bt_hello *hello)
     form.context = hello->context;
     form.draining = hello->draining;
     form.version = hello->version;
+    form.kv_format = (Baton__KvFormat)hello->kv_format;
     return bt_wire_put(scratch, &form, sizeof form);
 }
 

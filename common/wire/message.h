@@ -26,7 +26,7 @@
 #define BT_MESSAGE_ENTRIES_MAX 256    // sequences a TOKENS message speaks of
 #define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
 #define BT_NODE_NAME_MAX 64
-#define BT_PROTOCOL_VERSION 1         // another one where programs must not work together; new fields alone do not ask for it
+#define BT_PROTOCOL_VERSION 1 // another one where programs must not work together; new fields alone do not ask for it
 #define BT_OFFER_BLOCKS_MAX 4096      // of one OFFER
 #define BT_DESCRIPTION_BYTES_MAX 8192 // a transfer library's words on one pool of memory
 #define BT_SOURCES_MAX 64             // prefill nodes that a decode node fetches from
@@ -75,11 +75,12 @@ typedef struct {
     uint64_t epoch;   // drawn at every start of a program, never 0
     // Nodes:
     uint64_t model, weights, layout; // digests; compared field by field before anything is sent
-    uint32_t sequences;              // that may hold room at once
-    uint32_t queue;                  // reserves that may wait for room
-    uint32_t blocks, block_tokens;   // of the KV pool
-    uint32_t context;                // longest sequence
-    bool draining;                   // admits nothing new
+    uint32_t kv_format; // 1 + bt_kv_format; 0 = it does not say (an older program): part of layout, here by its name
+    uint32_t sequences; // that may hold room at once
+    uint32_t queue;     // reserves that may wait for room
+    uint32_t blocks, block_tokens; // of the KV pool
+    uint32_t context;              // longest sequence
+    bool draining;                 // admits nothing new
 } bt_hello;
 
 typedef struct {

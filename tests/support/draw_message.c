@@ -205,6 +205,7 @@ draw_hello(bt_rng *rng, bt_hello *out)
     out->context = number32(rng);
     out->draining = coin(rng);
     out->version = 1 + (uint32_t)(out->epoch >> 40); // came later than the frames of tests/data/wire
+    out->kv_format = (uint32_t)(out->epoch >> 41) & 3;
 }
 
 static void

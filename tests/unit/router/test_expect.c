@@ -7,8 +7,8 @@
 #include <string.h>
 
 static const bt_router_expected expected[2] = {
-    {"p1", BT_NODE_PREFILL, BT_PROTOCOL_VERSION, 16, 0xabcd, 1, 7},
-    {"d1", BT_NODE_DECODE, BT_PROTOCOL_VERSION, 16, 0xabcd, 2, 7},
+    {"p1", BT_NODE_PREFILL, BT_PROTOCOL_VERSION, 16, 1, 0xabcd, 1, 7},
+    {"d1", BT_NODE_DECODE, BT_PROTOCOL_VERSION, 16, 1, 0xabcd, 2, 7},
 };
 static bt_router *router;
 static bt_router_actions *acts;
@@ -44,6 +44,7 @@ good(uint32_t node)
                       .queue = 4,
                       .blocks = 100,
                       .block_tokens = 16,
+                      .kv_format = 1,
                       .context = 64};
 
     strcpy(hello.name, expected[node].name);
@@ -65,18 +66,19 @@ say(uint32_t node, const bt_hello *hello)
 
 START_TEST(the_first_field_that_differs_is_named_with_both_values)
 {
-    bt_hello other[7];
-    static const char *const words[7][3] = {
+    bt_hello other[8];
+    static const char *const words[8][3] = {
         {"version", "1", "9"},
         {"role", "decode", "prefill"},
         {"name", "d1", "d2"},
         {"model", "000000000000abcd", "000000000000dcba"},
         {"weights", "0000000000000002", "0000000000000003"},
         {"kv.block_tokens", "16", "32"},
+        {"kv.format", "int8", "f16"},
         {"layout", "0000000000000007", "0000000000000008"},
     };
 
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         other[i] = good(1);
     other[0].version = 9;
     other[0].model = 5; // a newer program: all else may mean something different
@@ -85,8 +87,10 @@ START_TEST(the_first_field_that_differs_is_named_with_both_values)
     other[3].model = 0xdcba;
     other[4].weights = 3;
     other[5].block_tokens = 32;
-    other[6].layout = 8;
-    for (int i = 0; i < 7; i++) {
+    other[6].kv_format = 2;
+    other[6].model = other[6].layout = 5; // as it comes with a format
+    other[7].layout = 8;
+    for (int i = 0; i < 8; i++) {
         bt_router_node node = say(1, &other[i]);
 
         ck_assert_int_eq(node.state, BT_NODE_REFUSED);

@@ -226,6 +226,9 @@ START_TEST(frames_of_older_programs_still_mean_the_same)
         if (kind == BT_MESSAGE_HELLO) { // and the version
             message.hello.version = 3;
             check_old_frame("hello_version", &message);
+            message.hello.kv_format = 2;
+            check_old_frame("hello_kv_format", &message);
+            message.hello.kv_format = 0;
             message.hello.version = 1;
         }
         check_old_frame(bt_message_kind_name((bt_message_kind)kind), &message);

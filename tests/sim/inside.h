@@ -92,7 +92,6 @@ void world_feed_prefill(world *w, uint32_t self, const bt_prefill_event *event);
 void world_feed_decode(world *w, uint32_t self, const bt_decode_event *event);
 void world_start(world *w, uint32_t self);
 void world_stop(world *w, uint32_t self, bool silently);
-void world_drain(world *w, uint32_t self);
 void world_member_turn(world *w, uint32_t self);
 void world_member_next(const world *w, uint32_t self, bt_time *next);
 

@@ -108,6 +108,8 @@ world_open(world *w, const world_options *options)
         w->totals.injected[WORLD_FULL_POOLS] = 1;
     }
     draw_limits(w);
+    if (options->tune != NULL)
+        options->tune(w);
     w->arrival_gap = draw(w, 1, 20) * BT_MILLISECOND;
     w->next_arrival = w->now + BT_SECOND; // they meet before the first client comes
     open_members(w);
@@ -183,6 +185,18 @@ world_run(world *w, uint32_t clients)
             world_fail(w, __FILE__, __LINE__, "%u clients still wait", w->alive);
     }
     world_check_home(w);
+}
+
+void
+world_inject(world *w, uint32_t from, uint32_t to, const bt_message *message)
+{
+    for (uint32_t peer = 0; peer < WORLD_PEERS_MAX; peer++) {
+        if (w->conn_of[to][peer] == NULL || w->member_of[to][peer] != from)
+            continue;
+        world_tell(w, to, peer, WORLD_MESSAGE, message);
+        return;
+    }
+    world_fail(w, __FILE__, __LINE__, "no link from %u to %u", from, to);
 }
 
 void

@@ -30,7 +30,7 @@
 #define WORLD_BLOCKS_MAX 256
 #define WORLD_FETCHES_MAX 16
 #define WORLD_FETCH_BLOCKS (WORLD_CONTEXT / WORLD_BLOCK)
-#define WORLD_SLOTS_MAX 64 // sequences of a decode node, prompts of a prefill node, requests of a router
+#define WORLD_SLOTS_MAX 1024 // sequences of a decode node, prompts of a prefill node, requests of a router
 
 // Members: routers, prefill nodes, decode nodes.
 #define WORLD_ROUTERS_MAX 3u
@@ -92,6 +92,8 @@ typedef enum {
 
 extern const char *const world_bug_names[WORLD_BUGS];
 
+typedef struct world world;
+
 typedef struct {
     uint64_t seed;
     uint32_t routers, prefills, decodes; // 0 routers = 1
@@ -99,7 +101,8 @@ typedef struct {
     bool draws_faults;                   // which there are is drawn
     bool draws_sizes;                    // of the cluster too: the numbers above are its most
     world_bug bug;
-    FILE *log; // every decision as a line; NULL = none
+    FILE *log;              // every decision as a line; NULL = none
+    void (*tune)(world *w); // changes what was drawn before anybody starts; NULL = nothing
 } world_options;
 
 typedef struct {
@@ -229,7 +232,7 @@ typedef struct {
     uint64_t a, b, c;
 } world_line;
 
-typedef struct {
+struct world {
     bt_rng rng;
     world_options options;
     bt_time now;
@@ -262,7 +265,7 @@ typedef struct {
     world_line lines[WORLD_LINES]; // the last ones
     uint64_t line_count;
     uint64_t hash; // of all lines: equal for equal seeds
-} world;
+};
 
 // A world is large: callers keep it static. Everything in `options` but `log` decides what happens.
 void world_open(world *w, const world_options *options);
@@ -283,4 +286,6 @@ void world_cancel(world *w, uint32_t client);
 void world_kill(world *w, uint32_t member, bt_time away);
 void world_cut_pair(world *w, uint32_t a, uint32_t b, bt_time span, bool both);
 void world_freeze(world *w, uint32_t member, bt_time span);
+void world_drain(world *w, uint32_t member);
+void world_inject(world *w, uint32_t from, uint32_t to, const bt_message *message); // as if `from` had said it
 void world_check_home(world *w); // every block is home, nobody waits, holds or runs

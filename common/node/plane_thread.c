@@ -147,7 +147,6 @@ take_lost(bt_plane *plane, uint32_t transfer_peer)
 
         if (c->state != BT_PLANE_OPEN || c->transfer_peer != transfer_peer)
             continue;
-        bt_log_warn("PLANE-LOST", "peer %u, epoch %016llx", c->peer, (unsigned long long)c->epoch);
         plane->stats.lost++;
         bt_transfer_disconnect(plane->transfer, transfer_peer);
         tell_of_connection(plane, slot, BT_PLANE_LOST, BT_ERR_PEER);

@@ -268,6 +268,7 @@ report(const bench *b, const char *test, uint32_t batch, uint32_t depth, double 
     bt_json_put_text(&w, "test", bt_str_of(test));
     bt_json_put_int(&w, "batch", batch);
     bt_json_put_int(&w, "depth", depth);
+    bt_json_put_int(&w, "tokens", decoding ? b->tg : b->pp);
     bt_json_put_int(&w, "threads", bt_device_threads(bt_engine_device(b->engine)));
     put_rounded(&w, "tokens_per_s", tokens_per_s, 100);
     put_rounded(&w, "gb_per_s", bytes / 1e9, 100);

@@ -132,15 +132,22 @@ bt_client_connect(bt_client *client, bt_time deadline, bt_why *why)
 {
     const bt_client_options *options = &client->options;
     bt_sp_client_options sp = {options->url, options->ca_file, options->tls_name, options->message_bytes_max};
-    bt_why reason = {""};
-    bt_err err = BT_OK;
+    bt_why reason = {""}, latest = {""};
 
     while (client->sp == NULL) {
-        err = bt_sp_client_open(&client->sp, &sp, deadline, &reason);
-        if (err == BT_OK)
+        bt_err err = bt_sp_client_open(&client->sp, &sp, deadline, &latest);
+
+        if (err == BT_OK) {
             client->failures = 0;
-        else if ((err != BT_ERR_PEER && err != BT_ERR_TIMEOUT) || !rest(client, deadline))
+            return BT_OK;
+        }
+        // An attempt that the deadline cut short says less than the one before it.
+        if (err != BT_ERR_TIMEOUT || reason.text[0] == 0)
+            reason = latest;
+        if (err != BT_ERR_PEER && err != BT_ERR_TIMEOUT)
             return bt_client_fail(client, err, why, reason.text);
+        if (!rest(client, deadline))
+            return bt_client_fail(client, BT_ERR_PEER, why, reason.text);
     }
     return BT_OK;
 }

@@ -355,6 +355,20 @@ check_settings(checker *k, const program *p)
     const char *key = NULL;
     bt_why why = {""};
 
+    if (p->as_node != NULL && strcmp(p->as_node->transport, "host") != 0 && strcmp(p->as_node->transport, "ucx") != 0) {
+        return FAIL(k, p, "transport", "transport: \"%s\" is none of host, ucx", p->as_node->transport);
+    }
+    if ((p->as_node != NULL ? bt_engine_settings_check(&p->as_node->engine, &key, &why)
+                            : bt_http_settings_check(&p->as_router->http, &key, &why)) != BT_OK) {
+        return FAIL(k, p, key, "%s", why.text);
+    }
+    return BT_OK;
+}
+
+// What the program that runs cannot do without; others may get theirs elsewhere (--set).
+static bt_err
+check_needs(checker *k, const program *p)
+{
     if (p->model[0] == 0) {
         return FAIL(k, p, "model.path", "model.path: expected a .gguf file or a Hugging Face directory for %s",
                     p->name);
@@ -365,13 +379,6 @@ check_settings(checker *k, const program *p)
     }
     if (p->cluster->secret[0] != 0 && p->cluster->secret_file[0] != 0) {
         return FAIL(k, p, "cluster.secret", "cluster.secret: expected either this or cluster.secret_file");
-    }
-    if (p->as_node != NULL && strcmp(p->as_node->transport, "host") != 0 && strcmp(p->as_node->transport, "ucx") != 0) {
-        return FAIL(k, p, "transport", "transport: \"%s\" is none of host, ucx", p->as_node->transport);
-    }
-    if ((p->as_node != NULL ? bt_engine_settings_check(&p->as_node->engine, &key, &why)
-                            : bt_http_settings_check(&p->as_router->http, &key, &why)) != BT_OK) {
-        return FAIL(k, p, key, "%s", why.text);
     }
     return BT_OK;
 }
@@ -477,8 +484,8 @@ bt_cluster_check(bt_cluster_config *c, const bt_config_tree *tree, bool here, bt
     }
     if ((err = each(&k, check_addresses)) != BT_OK || (err = each(&k, check_tls)) != BT_OK ||
         (err = each(&k, check_settings)) != BT_OK || (err = each(&k, check_alike)) != BT_OK ||
-        (err = each(&k, fill_in)) != BT_OK) {
+        (err = each(&k, fill_in)) != BT_OK || !here) {
         return err;
     }
-    return here ? check_here(&k, &self) : BT_OK;
+    return (err = check_needs(&k, &self)) != BT_OK ? err : check_here(&k, &self);
 }

@@ -7,8 +7,8 @@
 //     const bt_node_config *self = bt_cluster_node(&cluster);
 //
 // What is checked: every value's type and range, names and addresses (their form, and that none is there twice; 0.0.0.0 may be), that all
-// nodes share kv.format and kv.block_tokens and those of a pool their weights, that a model and a secret are named; for the program that
-// runs also its files. Errors say FILE:line:column and what was expected.
+// nodes share kv.format and kv.block_tokens and those of a pool their weights; for the program that runs also that it has a model and a
+// secret, and its files. Errors say FILE:line:column and what was expected.
 #pragma once
 
 #include "common/net/nng_link.h"

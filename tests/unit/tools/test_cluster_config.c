@@ -135,7 +135,9 @@ START_TEST(a_wrong_file_is_told_its_line_and_what_was_expected)
         words[strcspn(words, "\n")] = 0;
         snprintf(expected, sizeof expected, "%s:%.300s", path, words + 2);
         free(words);
-        if (read_as(path, BT_NODE_ROUTER, "r1", NULL) != BT_ERR_INVALID ||
+        if (bt_cluster_config_read(&c,
+                                   &(bt_cluster_ask){.path = path, .role = BT_NODE_ROUTER, .name = "r1", .here = true},
+                                   &why) != BT_ERR_INVALID ||
             strncmp(why.text, expected, strlen(expected)) != 0) {
             printf("expected %s\n     got %s\n", expected, why.text);
             wrong++;

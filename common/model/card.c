@@ -44,7 +44,10 @@ bt_model_card_open(bt_model_card *out, const char *path, const bt_model_options 
         err = open_tokenizer(&card.tokenizer, &source, why);
     }
     if (err == BT_OK) {
-        uint64_t sampled = count != 0 ? bt_model_source_digest(&plan) : 0;
+        uint64_t sampled;
+
+        bt_source_will_read(&source, BT_READ_BITS);
+        sampled = count != 0 ? bt_model_source_digest(&plan) : 0;
 
         for (uint32_t i = 0; i < count; i++) {
             name(&names[i], sampled, &plan, &options[i]);

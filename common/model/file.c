@@ -53,10 +53,12 @@ bt_file_close(bt_file *file)
 }
 
 void
-bt_file_will_read(const bt_file *file)
+bt_file_will_read(const bt_file *file, bt_file_reading what)
 {
     if (file->data != NULL) {
-        madvise((void *)file->data, file->bytes, MADV_SEQUENTIAL);
+        madvise((void *)file->data, file->bytes, what == BT_READ_ALL ? MADV_SEQUENTIAL : MADV_RANDOM);
+    }
+    if (file->data != NULL && what == BT_READ_ALL) {
         madvise((void *)file->data, file->bytes, MADV_WILLNEED);
     }
 }

@@ -436,9 +436,9 @@ bt_gguf_close(bt_gguf *gguf)
 }
 
 void
-bt_gguf_will_read(const bt_gguf *gguf)
+bt_gguf_will_read(const bt_gguf *gguf, bt_file_reading what)
 {
-    bt_file_will_read(&gguf->file);
+    bt_file_will_read(&gguf->file, what);
 }
 
 size_t

@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/str.h"
+#include "common/model/file.h"
 
 typedef enum {
     BT_GGUF_U8,
@@ -51,8 +52,7 @@ bt_err bt_gguf_open(bt_gguf **out, const char *path, bt_why *why);
 // The same over bytes in memory (borrowed until close). With `metadata_only` tensor data may be missing.
 bt_err bt_gguf_parse(bt_gguf **out, const void *bytes, size_t count, const char *name, bool metadata_only, bt_why *why);
 void bt_gguf_close(bt_gguf *gguf);
-// Asks the system to read the whole file ahead: before weights are packed.
-void bt_gguf_will_read(const bt_gguf *gguf);
+void bt_gguf_will_read(const bt_gguf *gguf, bt_file_reading what);
 
 size_t bt_gguf_value_count(const bt_gguf *gguf);
 const bt_gguf_value *bt_gguf_value_at(const bt_gguf *gguf, size_t index);

@@ -72,7 +72,7 @@ load_weights(bt_model *model, bt_plan *plan, const bt_model_options *options, bt
         return out_of_memory(options, why);
     }
     model->weight_bytes = memory->bytes;
-    bt_source_will_read(plan->source);
+    bt_source_will_read(plan->source, BT_READ_ALL);
     if (made && (err = bt_requantise_open(&requantise, plan, model, options, device, why)) != BT_OK) {
         return err;
     }

@@ -492,9 +492,9 @@ bt_safetensors_find(const bt_safetensors *files, const char *name)
 }
 
 void
-bt_safetensors_will_read(const bt_safetensors *files)
+bt_safetensors_will_read(const bt_safetensors *files, bt_file_reading what)
 {
     for (uint32_t i = 0; i < files->shard_count; i++) {
-        bt_file_will_read(&files->shards[i].map);
+        bt_file_will_read(&files->shards[i].map, what);
     }
 }

@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/str.h"
+#include "common/model/file.h"
 #include "common/quant/ggml.h"
 
 #define BT_SAFETENSOR_DIMS 8
@@ -35,5 +36,4 @@ void bt_safetensors_close(bt_safetensors *files);
 size_t bt_safetensors_count(const bt_safetensors *files);
 const bt_safetensor *bt_safetensors_at(const bt_safetensors *files, size_t index);       // by name, rising
 const bt_safetensor *bt_safetensors_find(const bt_safetensors *files, const char *name); // NULL when absent
-// Asks the system to read all files ahead.
-void bt_safetensors_will_read(const bt_safetensors *files);
+void bt_safetensors_will_read(const bt_safetensors *files, bt_file_reading what);

@@ -144,11 +144,11 @@ bt_source_find(const bt_source *source, const char *name, bt_source_tensor *out)
 }
 
 void
-bt_source_will_read(const bt_source *source)
+bt_source_will_read(const bt_source *source, bt_file_reading what)
 {
     if (source->gguf != NULL) {
-        bt_gguf_will_read(source->gguf);
+        bt_gguf_will_read(source->gguf, what);
     } else {
-        bt_safetensors_will_read(source->safetensors);
+        bt_safetensors_will_read(source->safetensors, what);
     }
 }

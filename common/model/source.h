@@ -31,8 +31,7 @@ void bt_source_close(bt_source *source); // accepts a zeroed one
 size_t bt_source_count(const bt_source *source);
 bt_source_tensor bt_source_at(const bt_source *source, size_t index);
 bool bt_source_find(const bt_source *source, const char *name, bt_source_tensor *out); // false when absent
-// Asks the system to read everything ahead.
-void bt_source_will_read(const bt_source *source);
+void bt_source_will_read(const bt_source *source, bt_file_reading what);
 
 // The whole of folder/name in memory for bt_free, NUL-terminated; BT_ERR_NOT_FOUND when it is not there.
 bt_err bt_source_read_text(const char *folder, const char *name, char **out, size_t *bytes, bt_why *why);

@@ -150,11 +150,22 @@ class Cluster:
                 self.fail(f'{what} did not come about within {seconds} s')
             time.sleep(0.02)
 
+    def view(self, router=None):
+        """GET /v1/cluster of a router: its nodes by name."""
+        return {n['name']: n for n in (router or self.router).http.get('/v1/cluster').json()['nodes']}
+
     def is_paired(self):
-        """Does every decode node that runs fetch from every prefill node that runs?"""
-        up = {p.name for p in self.of('prefill') if p.runs()}
-        return all(up <= {s['name'] for s in d.node().get('sources', ()) if s['state'] == 'ready'}
-                   for d in self.of('decode') if d.runs() and up)
+        """Does every decode node that runs fetch from every prefill node that runs, and do the routers know?"""
+        prefill, decode = ({p.name for p in self.of(role) if p.runs()} for role in ('prefill', 'decode'))
+        for d in self.of('decode'):
+            if d.runs() and not prefill <= {s['name'] for s in d.node().get('sources', ()) if s['state'] == 'ready'}:
+                return False
+        for router in self.of('router'):
+            view = self.view(router) if router.runs() else None
+            if view and (any(view[n]['state'] != 'ready' for n in prefill | decode) or
+                         any(not prefill <= set(view[d].get('fetches_from', ())) for d in decode)):
+                return False
+        return True
 
     def wait_ready(self, seconds=60):
         """All that run are ready, know each other, and can exchange blocks."""

@@ -42,15 +42,15 @@ class Server:
             if self.process.poll() is not None:
                 pytest.fail(f'the server ended with {self.process.returncode}:\n{self.text()[-4000:]}')
             time.sleep(0.01)
-        pytest.fail(f'{what} did not come about within {seconds} s; metrics: {self.gauges()}\n{self.text()[-2000:]}')
+        pytest.fail(f'{what} did not come about within {seconds} s\n{self.http.get("/metrics").text}\n{self.text()[-2000:]}')
 
-    def wait_ready(self):
+    def wait_ready(self, seconds=30):
         def ready():
             try:
                 return self.http.get('/ready').status_code == 200
             except httpx.TransportError:
                 return False
-        self.wait_for('readiness', ready)
+        self.wait_for('readiness', ready, seconds)
 
     def metric(self, name):
         found = re.findall(rf'^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$', self.http.get('/metrics').text, re.M)

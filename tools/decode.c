@@ -3,41 +3,36 @@
 #include "tools/node.h"
 #include "tools/node_metrics.h"
 
-#include "common/base/log.h"
-
 #include <string.h>
 
-// What read the prompts that come from prefill nodes, by the settings of those; and that their caches are ours.
+// What reads the prompts that come from prefill nodes, by the settings of those; and that their caches are ours.
 static bt_err
 foresee(bt_node_program *p, bt_why *why)
 {
-    const bt_cluster_config *cluster = &p->cluster;
-    bt_engine_options own = bt_engine_settings_options(&p->config->engine, p->config->model);
-    uint64_t digest, family, weights = 0;
-    bt_err err = bt_model_foresee(&own.model, &digest, &family, why);
+    const bt_node_config *ours = p->config, *first = &p->cluster.prefill[0];
+    bt_model_options own = bt_engine_settings_options(&ours->engine, ours->model).model;
+    bt_model_options theirs = bt_engine_settings_options(&first->engine, ours->model).model;
+    uint64_t digest, family, their_family;
+    bt_err err;
 
-    for (uint32_t i = 0; i < cluster->prefill_count && err == BT_OK; i++) {
-        const bt_node_config *node = &cluster->prefill[i];
-        bt_engine_options theirs = bt_engine_settings_options(&node->engine, p->config->model);
-        uint64_t their_family;
-
-        if ((err = bt_model_foresee(&theirs.model, &weights, &their_family, why)) != BT_OK) {
-            break;
-        }
-        if (their_family != family) {
-            return bt_fail(why, BT_ERR_INVALID,
-                           "weights: %s (of %s) and %s (of prefill node %s) do not read each other's caches: both are "
-                           "made at load (w8, q4), or both are as in the file",
-                           bt_settings_weights[p->config->engine.weights], p->config->name,
-                           bt_settings_weights[node->engine.weights], node->name);
-        }
-        if (i > 0 && weights != p->prompt_weights) {
-            return bt_fail(why, BT_ERR_INVALID, "weights: prefill nodes %s and %s differ", cluster->prefill[0].name,
-                           node->name);
-        }
-        p->prompt_weights = weights;
+    if ((err = bt_model_foresee(&own, &digest, &family, why)) != BT_OK ||
+        (err = bt_model_foresee(&theirs, &p->prompt_weights, &their_family, why)) != BT_OK) {
+        return err;
     }
-    return err;
+    if (their_family != family) {
+        return bt_fail(why, BT_ERR_INVALID,
+                       "weights: %s (of %s) and %s (of prefill node %s) do not read each other's caches: both are made "
+                       "at load (w8, q4), or both are as in the file",
+                       bt_settings_weights[ours->engine.weights], ours->name,
+                       bt_settings_weights[first->engine.weights], first->name);
+    }
+    for (uint32_t i = 1; i < p->cluster.prefill_count; i++) {
+        if (p->cluster.prefill[i].engine.weights != first->engine.weights) {
+            return bt_fail(why, BT_ERR_INVALID, "weights: prefill nodes %s and %s differ", first->name,
+                           p->cluster.prefill[i].name);
+        }
+    }
+    return BT_OK;
 }
 
 static bt_err
@@ -47,7 +42,7 @@ prepare(bt_node_program *p, bt_machine_options *options, bt_why *why)
     options->plane.peers_max = p->cluster.prefill_count;
     options->plane.fetches_max = p->config->engine.max_sequences;
     options->plane.fetch_blocks_max = BT_DECODE_FETCH_BLOCKS;
-    return foresee(p, why);
+    return options->shared ? foresee(p, why) : BT_OK;
 }
 
 static void

@@ -1,5 +1,5 @@
 """A cluster answers as one process does: the same requests to both, compared to the last digit of the log-probabilities."""
-import concurrent.futures, itertools, json, os, random, re, signal, subprocess, threading, time
+import concurrent.futures, itertools, json, os, random, re, signal, socket, subprocess, threading, time
 import httpx, pytest
 from cluster import Cluster
 from conftest import BATON, SMOL, Server, chunks
@@ -93,8 +93,9 @@ def test_a_cluster_of_one_weights_answers_as_one_process(tiny, tmp_path, referen
     c = Cluster(tiny, tmp_path, settings={'placement': {'remote_tokens_min': 16}}, **shape)
     try:
         c.start().wait_ready()
-        for router in c.of('router'):
-            assert_same(REQUESTS, reference(REQUESTS), answers(router.url, REQUESTS))
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for got in pool.map(lambda router: answers(router.url, REQUESTS), c.of('router')):
+                assert_same(REQUESTS, reference(REQUESTS), got)
         c.wait_idle()
         if shape['prefill']:
             assert c.total('decode', 'baton:fetched_sequences_total') > 0
@@ -266,6 +267,33 @@ def test_a_second_signal_ends_a_node_at_once(tiny, tmp_path, reference):
         c['d1'].start() # and what it left is written on there
         assert [f.result() for f in futures] == [wanted] * 2
         c.wait_idle()
+        c.stop()
+    finally:
+        c.kill()
+
+
+@pytest.mark.parametrize('phase', ['prefill', 'decode'])
+def test_who_goes_away_leaves_nothing_behind(tiny, tmp_path, phase):
+    c = Cluster(tiny, tmp_path, settings={**SLOW, 'engine': {'chunk_tokens': 16}}, **TWO_WEIGHTS)
+    prompt, gauge = (words(random.Random(1), 90)[:440], 'baton:prompts_reading') if phase == 'prefill' else \
+        ('x', 'baton:sequences_decoding')
+    try:
+        c.start().wait_ready()
+        for i in range(5):
+            gone = []
+            for n in range(3):
+                s = socket.create_connection(('127.0.0.1', c.router.port))
+                body = json.dumps({'prompt': f'{i}{n}{prompt}', 'max_tokens': 40 if phase == 'prefill' else 500,
+                                   'ignore_eos': True, 'stream': True}).encode()
+                s.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s' % (len(body), body))
+                gone.append(s)
+            c.wait_for('work', lambda: c.total('prefill' if phase == 'prefill' else 'decode', gauge) > 0)
+            for s in gone:
+                s.close()
+            begin = time.monotonic()
+            c.wait_idle(5)
+            assert time.monotonic() - begin < 2, 'blocks of those who left came home late' # 1 s, and a busy machine
+        assert c.router.metric('baton:request_cancelled_total') == 15
         c.stop()
     finally:
         c.kill()

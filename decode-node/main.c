@@ -243,6 +243,8 @@ hear_link(bt_decode_node *node, bt_time now, const bt_link_event *event)
 
     if (peer == NOBODY)
         return;
+    if (kind != BT_DECODE_MESSAGE)
+        node->link_failed[peer] = false; // it begins anew by itself
     feed(node, now, &(bt_decode_event){.kind = kind, .peer = peer, .message = event->message});
     if (kind == BT_DECODE_MESSAGE) {
         bt_prove_hear(&node->prove, now, event->peer, event->message);

@@ -208,6 +208,8 @@ take_link_event(bt_prefill_node *node, bt_time now, const bt_link_event *event)
         kind = BT_PREFILL_LINK_UP;
     else if (event->kind == BT_LINK_DOWN)
         kind = BT_PREFILL_LINK_DOWN;
+    if (kind != BT_PREFILL_MESSAGE)
+        node->link_failed[event->peer] = false; // it begins anew by itself
     if (kind == BT_PREFILL_LINK_DOWN)
         bt_readers_lose(&node->readers, now, event->peer);
     else if (kind == BT_PREFILL_MESSAGE)

@@ -53,7 +53,11 @@ typedef struct {
     bt_link link;
     bt_link *under;
     bt_message_kind refuses; // the next message of this kind
+    bool then_down;          // and then says that the peer's link is down
+    uint32_t down;           // such a peer, or NOBODY
 } picky_link;
+
+#define NOBODY UINT32_MAX
 
 static struct {
     bt_loop *loop;
@@ -80,7 +84,14 @@ static bt_kv_layout layout;
 static bool
 picky_receive(bt_link *link, bt_link_event *out)
 {
-    return bt_link_receive(((picky_link *)link)->under, out);
+    picky_link *picky = (picky_link *)link;
+
+    if (picky->down != NOBODY) {
+        *out = (bt_link_event){.kind = BT_LINK_DOWN, .peer = picky->down};
+        picky->down = NOBODY;
+        return true;
+    }
+    return bt_link_receive(picky->under, out);
 }
 
 static bt_err
@@ -90,6 +101,7 @@ picky_send(bt_link *link, uint32_t peer, const bt_message *message)
 
     if (picky->refuses == message->kind) {
         picky->refuses = BT_MESSAGE_NONE;
+        picky->down = picky->then_down ? peer : NOBODY;
         return BT_ERR_NO_MEMORY;
     }
     return bt_link_send(picky->under, peer, message);
@@ -481,7 +493,7 @@ open_link(void)
 
     options.listen = &any;
     options.listen_count = 1;
-    w.link = (picky_link){.link.ops = &picky_ops};
+    w.link = (picky_link){.link.ops = &picky_ops, .down = NOBODY};
     ck_assert_msg(bt_nng_link_open(&w.link.under, w.loop, &options, &why) == BT_OK, "%s", why.text);
     snprintf(w.url, sizeof w.url, "tcp://127.0.0.1:%u", bt_nng_link_port(w.link.under, 0));
 }
@@ -868,6 +880,23 @@ START_TEST(an_offer_that_is_lost_ends_its_prompt_and_nothing_else)
 }
 END_TEST
 
+START_TEST(a_link_that_goes_right_after_it_lost_a_message_is_not_taken_for_one_that_came_back)
+{
+    bt_prefill_node_stats stats;
+
+    open_world(BT_TRANSFER_PATH_AUTO, 64);
+    // The answer to a HELLO is sent as soon as that is heard; the link's end is heard in the same turn.
+    w.link.refuses = BT_MESSAGE_HELLO;
+    w.link.then_down = true;
+    bt_link_close(w.readers[0].link);
+    w.readers[0].link = dial();
+    TURN_UNTIL(w.link.refuses == BT_MESSAGE_NONE && w.link.down == NOBODY);
+    bt_prefill_node_get_stats(w.node, &stats);
+    ck_assert_uint_eq(stats.resets, 0);
+    close_world();
+}
+END_TEST
+
 START_TEST(a_draining_node_finishes_what_it_has_and_takes_no_more)
 {
     open_world(BT_TRANSFER_PATH_AUTO, 64);
@@ -901,6 +930,7 @@ main(void)
     tcase_add_loop_test(all, a_restarted_prefill_node_is_fetched_from_under_its_new_epoch, 0, PATHS);
     tcase_add_test(all, descriptions_that_do_not_fit_their_hello_are_refused);
     tcase_add_loop_test(all, an_offer_that_is_lost_ends_its_prompt_and_nothing_else, 0, PATHS);
+    tcase_add_test(all, a_link_that_goes_right_after_it_lost_a_message_is_not_taken_for_one_that_came_back);
     tcase_add_test(all, a_draining_node_finishes_what_it_has_and_takes_no_more);
     suite_add_tcase(suite, all);
     return bt_test_run(suite);

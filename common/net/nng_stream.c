@@ -322,6 +322,7 @@ bt_nng_stream_open_conn(bt_nng_conn *conn, const bt_nng_peer *dial, bt_why *why)
         (code = nng_stream_dialer_alloc(&conn->dialer, dial->url)) != 0)
         return failed(dial->url, code, why);
     nng_aio_set_timeout(conn->dial, (nng_duration)(conn->link->options.greeting_max / BT_MILLISECOND));
+    nng_stream_dialer_set_bool(conn->dialer, NNG_OPT_TCP_NODELAY, true); // not for ipc, which has no such thing
     if (!wants_tls(dial->url))
         return BT_OK;
     if (dial->tls_name == NULL)
@@ -362,6 +363,8 @@ bt_nng_stream_listen(bt_nng_listener *listener, const char *url, bt_why *why)
         if ((code = nng_stream_listener_set_ptr(listener->nng, NNG_OPT_TLS_CONFIG, listener->tls)) != 0)
             return failed(url, code, why);
     }
+    // nng 1.5 leaves Nagle's algorithm on for who is accepted: a second small message would wait 40 ms for the first one's ACK.
+    nng_stream_listener_set_bool(listener->nng, NNG_OPT_TCP_NODELAY, true);
     if ((code = nng_stream_listener_listen(listener->nng)) != 0)
         return failed(url, code, why);
     bt_nng_stream_accept(listener);

@@ -6,6 +6,7 @@
 #include "tests/support/test.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -364,6 +365,43 @@ START_TEST(a_link_is_quiet_when_all_was_read)
         bt_loop_once(loop, BT_MILLISECOND);
     }
     ck_assert(bt_nng_link_quiet(listener));
+    bt_link_close(dialer);
+    bt_link_close(listener);
+}
+END_TEST
+
+// TCP connections of this process, and how many of them send at once what is small.
+static int
+count_connections(int *at_once)
+{
+    struct sockaddr_in other;
+    int found = 0;
+
+    *at_once = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        socklen_t size = sizeof other, on_size = sizeof(int);
+        int on = 0;
+
+        if (getpeername(fd, (struct sockaddr *)&other, &size) != 0 || other.sin_family != AF_INET)
+            continue;
+        found++;
+        ck_assert_int_eq(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, &on_size), 0);
+        *at_once += on != 0;
+    }
+    return found;
+}
+
+// Else a small message may wait 40 ms, until the one before has been acknowledged (Nagle's algorithm).
+START_TEST(no_end_holds_a_message_back_until_the_one_before_is_acknowledged)
+{
+    bt_nng_link_options options = defaults();
+    bt_link *listener = open_listener(&options), *dialer = open_dialer(&options);
+    int at_once;
+
+    expect(dialer, BT_LINK_UP);
+    expect(listener, BT_LINK_UP);
+    ck_assert_int_eq(count_connections(&at_once), 2);
+    ck_assert_int_eq(at_once, 2);
     bt_link_close(dialer);
     bt_link_close(listener);
 }
@@ -885,6 +923,7 @@ main(int argc, char **argv)
     tcase_add_test(all, a_listener_that_comes_back_is_found_again);
     tcase_add_test(all, a_peer_that_does_not_read_meets_a_full_queue_and_loses_nothing);
     tcase_add_test(all, a_link_is_quiet_when_all_was_read);
+    tcase_add_test(all, no_end_holds_a_message_back_until_the_one_before_is_acknowledged);
     tcase_add_test(all, tokens_that_find_no_room_close_the_connection);
     tcase_add_test(all, a_message_over_the_limit_is_refused_and_the_link_goes_on);
     tcase_add_test(all, both_ends_may_send_much_at_once);

@@ -32,6 +32,7 @@ bt_call_on_tokens(void *self, const bt_router_tokens *tokens)
     }
     bt_choice_add(choice, tokens);
     time_tokens(choice, before);
+    calls->metrics.generation_tokens += choice->tokens - before; // now: those of a client that leaves were sent as well
     if (choice->detok.stopped) {
         bt_router_edge_cancel(calls->edge, bt_loop_now(calls->loop), choice->id, BT_FINISH_STOP);
     }
@@ -69,7 +70,6 @@ count_done(bt_call *call, const bt_openai_usage *usage)
     *(lengths == 0 ? &m->done_stop : stops == 0 ? &m->done_length : &m->done_mixed) += 1;
     m->prompt_tokens += usage->prompt_tokens;
     m->cached_tokens += usage->cached_tokens;
-    m->generation_tokens += usage->completion_tokens;
     bt_histogram_add(&m->prompt_length, &bt_token_buckets, usage->prompt_tokens);
     bt_histogram_add_time(&m->total, &bt_latency_buckets, now - call->arrived);
     bt_log_info("REQ-DONE", "req %s prompt %u cached %u answer %u choices %u finish %s total %lld ms", call->name,

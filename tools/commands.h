@@ -8,10 +8,11 @@ int bt_tokenize_main(int argc, char **argv);
 int bt_render_main(int argc, char **argv);
 int bt_inspect_main(int argc, char **argv);
 int bt_eval_main(int argc, char **argv);
-int bt_bench_main(int argc, char **argv); // engine | serve | transfer
+int bt_bench_main(int argc, char **argv); // engine | serve | transfer | router
 int bt_bench_engine_main(int argc, char **argv);
 int bt_bench_serve_main(int argc, char **argv);
 int bt_bench_transfer_main(int argc, char **argv);
+int bt_bench_router_main(int argc, char **argv);
 int bt_sim_main(int argc, char **argv);
 int bt_local_main(int argc, char **argv);
 int bt_router_main(int argc, char **argv);

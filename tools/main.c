@@ -23,7 +23,7 @@ static const command commands[] = {
     {"tokenize", bt_tokenize_main, "text on stdin to token ids"},
     {"render", bt_render_main, "a JSON array of messages on stdin to the prompt text"},
     {"eval", bt_eval_main, "perplexity, and the distance of a fast path from the exact one"},
-    {"bench", bt_bench_main, "measure an engine, any OpenAI server, or the transfer of KV blocks"},
+    {"bench", bt_bench_main, "measure an engine, any OpenAI server, the transfer of KV blocks, or the router"},
     {"sim", bt_sim_main, "replay a trace of requests on a cluster in virtual time"},
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
@@ -53,15 +53,18 @@ bt_bench_main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "transfer") == 0) {
         return bt_bench_transfer_main(argc - 1, argv + 1);
     }
+    if (argc > 1 && strcmp(argv[1], "router") == 0) {
+        return bt_bench_router_main(argc - 1, argv + 1);
+    }
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         printf("usage: baton bench engine MODEL [options]\n       baton bench serve [options]\n"
-               "       baton bench transfer [options]\n\n"
+               "       baton bench transfer [options]\n       baton bench router MODEL [options]\n\n"
                "engine measures prefill and decode of a model in this process; serve loads a running server; transfer\n"
-               "moves KV blocks between two processes.\n"
+               "moves KV blocks between two processes; router tells what the router adds to a request.\n"
                "'baton bench engine --help' says more.\n");
         return 0;
     }
-    fprintf(stderr, "baton bench: say what to measure, 'engine', 'serve' or 'transfer'\n");
+    fprintf(stderr, "baton bench: say what to measure, 'engine', 'serve', 'transfer' or 'router'\n");
     return 2;
 }
 

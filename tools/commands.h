@@ -2,7 +2,11 @@
 // (0 done, 1 failed, 2 wrong use or bad file).
 #pragma once
 
+#include <stdbool.h>
+
 int bt_run_main(int argc, char **argv);
+bool bt_run_asks_server(int argc, char **argv); // run --server …
+int bt_run_server_main(int argc, char **argv);
 int bt_chat_main(int argc, char **argv);
 int bt_tokenize_main(int argc, char **argv);
 int bt_render_main(int argc, char **argv);

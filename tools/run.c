@@ -196,8 +196,10 @@ parse(run *r, int argc, char **argv, bt_why *why)
     };
     bt_args_spec spec = {
         .usage = "baton run MODEL [--prompt TEXT | --ids 1,2,3 | --messages FILE.json] [options]",
-        .about = "Completes one prompt with a model (a .gguf file or a Hugging Face directory) and prints the answer "
-                 "as it comes.",
+        .about =
+            "Completes one prompt with a model (a .gguf file or a Hugging Face directory) and prints the answer "
+            "as it comes.\nWith --server tcp://HOST:PORT instead of a model, a router's gateway does it: baton run "
+            "--server URL --help.",
         .example = "  baton run smollm2.gguf --prompt 'The capital of France is' --max-tokens 16\n"
                    "  echo '[{\"role\":\"user\",\"content\":\"Name a colour.\"}]' | baton run smollm2.gguf --messages "
                    "- --json",
@@ -246,6 +248,9 @@ bt_run_main(int argc, char **argv)
     bt_err err = BT_OK;
     int code;
 
+    if (bt_run_asks_server(argc, argv)) {
+        return bt_run_server_main(argc, argv);
+    }
     bt_engine_args_init(&r.engine);
     if ((code = parse(&r, argc, argv, &why)) >= 0) {
         if (why.text[0] != 0) {

@@ -1,5 +1,5 @@
 """The gateway, asked from another language: what HTTP answers is what it answers, and no client can harm another."""
-import re, signal, struct, subprocess, time
+import json, re, signal, struct, subprocess, time
 import pynng, pytest
 from conftest import BATON, SMOL
 from gateway_client import Client, Failed, Raw, Stream, g, serve
@@ -407,3 +407,34 @@ def test_a_real_model_says_the_same_over_both():
                 assert got.usage.completion_tokens == http['usage']['completion_tokens'] == len(got.ids[0])
     finally:
         s.stop()
+
+
+# ---- baton run --server: the client in C ----
+
+def run_server(s, *args, code=0, **more):
+    r = subprocess.run([BATON, 'run', '--server', s.gateway, *args], capture_output=True, text=True, timeout=60, **more)
+    assert r.returncode == code, r.stderr
+    return r
+
+
+@pytest.mark.parametrize('args', [('--prompt', 'Once upon'), ('--ids', '1,61,70'),
+                                  ('--prompt', 'x', '--temperature', '0.9', '--seed', '5', '--top-k', '20', '--ignore-eos')])
+def test_run_says_the_same_with_a_model_and_with_a_server(server, tiny, args):
+    mine = json.loads(subprocess.check_output([BATON, 'run', tiny, *args, '--max-tokens', '30', '--json']))
+    theirs = json.loads(run_server(server, *args, '--max-tokens', '30', '--json').stdout)
+    for key in ('prompt_ids', 'ids', 'text', 'finish_reason'):
+        assert theirs[key] == mine[key], key
+    assert theirs['usage']['completion_tokens'] == mine['usage']['completion_tokens']
+
+
+def test_run_with_messages_and_its_errors(server):
+    messages = json.dumps([{'role': 'user', 'content': 'Hello there'}])
+    r = run_server(server, '--messages', '-', '--max-tokens', '20', '--json', input=messages)
+    assert json.loads(r.stdout)['text'] == server.chat(max_tokens=20, temperature=0).json()['choices'][0]['message']['content']
+    assert run_server(server, '--messages', '-', '--max-tokens', '20', input=messages).stdout.strip('\n') == json.loads(r.stdout)['text'].strip('\n')
+    assert 'context' in run_server(server, '--prompt', 'x', '--max-tokens', '100000', code=2).stderr
+    assert 'temperature' in run_server(server, '--prompt', 'x', '--temperature', '7', code=2).stderr
+    assert 'one of --prompt' in run_server(server, code=2).stderr
+    assert 'content' in run_server(server, '--messages', '-', code=2, input='[{"role":"user"}]').stderr
+    r = subprocess.run([BATON, 'run', '--server', 'tcp://127.0.0.1:1', '--prompt', 'x', '--timeout', '1'], capture_output=True, text=True)
+    assert r.returncode == 1 and 'tcp://127.0.0.1:1' in r.stderr and r.stdout == ''

@@ -141,6 +141,8 @@ start_listening(bt_sp *sp, bt_why *why)
         return bt_fail(why, code == NNG_ENOMEM ? BT_ERR_NO_MEMORY : BT_ERR_INVALID, "%s: %s", url, nng_strerror(code));
     if (url[1] == 'l' && (err = open_tls(sp, why)) != BT_OK)
         return err;
+    // nng 1.5 leaves Nagle's algorithm on for who is accepted: a second small message would wait 40 ms for the first one's ACK.
+    nng_stream_listener_set_bool(sp->listener, NNG_OPT_TCP_NODELAY, true);
     if ((code = nng_stream_listener_listen(sp->listener)) != 0)
         return bt_fail(why, code == NNG_EADDRINVAL ? BT_ERR_INVALID : BT_ERR_IO, "%s: %s", url, nng_strerror(code));
     accept_next(sp);

@@ -94,6 +94,7 @@ dial(bt_sp_client *client, const bt_sp_client_options *options, bt_time deadline
         return bt_fail(why, BT_ERR_NO_MEMORY, "no memory for a client");
     if ((code = nng_stream_dialer_alloc(&client->dialer, url)) != 0)
         return bt_fail(why, code == NNG_ENOMEM ? BT_ERR_NO_MEMORY : BT_ERR_INVALID, "%s: %s", url, nng_strerror(code));
+    nng_stream_dialer_set_bool(client->dialer, NNG_OPT_TCP_NODELAY, true);
     if (url[1] == 'l' && (err = open_tls(client, options, why)) != BT_OK)
         return err;
     set_patience(client, deadline);

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -207,6 +208,43 @@ START_TEST(messages_of_all_sizes_come_whole_and_in_order)
         ck_assert_int_eq(bt_sp_client_send(client, bytes + i, i % 50, soon()), BT_OK);
     for (size_t i = 0; i < 1000; i++)
         expect_back(client, bytes + i, i % 50);
+    bt_sp_client_close(client);
+}
+END_TEST
+
+// TCP connections of this process, and how many of them send at once what is small.
+static int
+count_connections(int *at_once)
+{
+    struct sockaddr_in other;
+    int found = 0;
+
+    *at_once = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        socklen_t size = sizeof other, on_size = sizeof(int);
+        int on = 0;
+
+        if (getpeername(fd, (struct sockaddr *)&other, &size) != 0 || other.sin_family != AF_INET)
+            continue;
+        found++;
+        ck_assert_int_eq(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, &on_size), 0);
+        *at_once += on != 0;
+    }
+    return found;
+}
+
+// Else every second token of a stream may wait 40 ms for the ACK of the one before (Nagle's algorithm).
+START_TEST(no_end_holds_a_message_back_until_the_one_before_is_acknowledged)
+{
+    bt_sp_client *client;
+    int at_once;
+
+    start();
+    client = dial();
+    ck_assert_int_eq(bt_sp_client_send(client, "x", 1, soon()), BT_OK);
+    expect_back(client, "x", 1);
+    ck_assert_int_eq(count_connections(&at_once), 2);
+    ck_assert_int_eq(at_once, 2);
     bt_sp_client_close(client);
 }
 END_TEST
@@ -504,6 +542,7 @@ main(void)
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, messages_of_all_sizes_come_whole_and_in_order);
+    tcase_add_test(tcase, no_end_holds_a_message_back_until_the_one_before_is_acknowledged);
     tcase_add_test(tcase, each_client_has_its_own_messages);
     tcase_add_test(tcase, a_greeting_and_a_message_may_come_byte_by_byte);
     tcase_add_test(tcase, what_is_not_ours_is_counted_and_closed);

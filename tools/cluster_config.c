@@ -90,7 +90,7 @@ static const bt_setting node_table[] = {
      0, NULL},
     {"transport", BT_SETTING_TEXT, AT(transport), 16, "host", "How blocks travel: host or ucx.", 0, 0, NULL},
     {"queue", BT_SETTING_COUNT, AT(queue), 0, "0", "Work that may wait for room at a node; 0 = as the node sees fit.",
-     0, 4096, NULL},
+     0, 512, NULL},
     {"lease", BT_SETTING_TIME, AT(lease), 0, "30s", "What a peer holds here outlives its last heartbeat so long.", 0.1,
      3600, NULL},
     {"drain_time", BT_SETTING_TIME, AT(drain_time), 0, "30s", "After SIGTERM, for what runs to finish.", 0, 3600, NULL},
@@ -200,7 +200,7 @@ read_tree(bt_cluster_config *out, bt_config_tree *tree, const bt_cluster_ask *as
         }
     }
     fill(out, tree);
-    return bt_cluster_check(out, tree, ask->here, why);
+    return bt_cluster_check(out, tree, ask->here ? ask->path : NULL, why);
 }
 
 bt_err

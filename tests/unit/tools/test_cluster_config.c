@@ -278,6 +278,45 @@ START_TEST(a_secret_file_that_cannot_be_used_is_named_with_the_reason)
 }
 END_TEST
 
+static bt_err
+read_open(const char *link, const char *set)
+{
+    char yaml[512], path[128];
+
+    snprintf(yaml, sizeof yaml,
+             "cluster: {secret: s}\nmodel: {path: %s/model}\nrouters: {nodes: [{name: r1}]}\n"
+             "decode: {nodes: [{name: d1, link: '%s'}]}\n",
+             folder, link);
+    put("model", "x", 0644);
+    put("c.yaml", yaml, 0644);
+    snprintf(path, sizeof path, "%s/c.yaml", folder);
+    why.text[0] = 0;
+    return bt_cluster_config_read(
+        &c,
+        &(bt_cluster_ask){.path = path, .role = BT_NODE_ROUTER, .sets = &set, .set_count = set != NULL, .here = true},
+        &why);
+}
+
+START_TEST(a_secret_in_a_file_that_others_can_read_is_for_one_machine)
+{
+    char path[128];
+
+    ck_assert_int_eq(read_open("tcp://10.0.0.1:7100", NULL), BT_ERR_INVALID);
+    ck_assert_msg(strstr(why.text, "c.yaml:1:19: cluster.secret: others can read this file (mode 644)") != NULL, "%s",
+                  why.text);
+    must(read_open("tcp://10.0.0.1:7100", "cluster.secret=t"));
+    must(read_open("tcp://127.0.0.1:7100", NULL));
+    must(read_open("ipc:///run/d1", NULL));
+    ck_assert_int_eq(read_open("tcp://127.example.org:7100", NULL), BT_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(why.text, "others can read"));
+    // Its owner's alone:
+    ck_assert_int_eq(read_open("tcp://10.0.0.1:7100", NULL), BT_ERR_INVALID);
+    snprintf(path, sizeof path, "%s/c.yaml", folder);
+    ck_assert_int_eq(chmod(path, 0600), 0);
+    must(bt_cluster_config_read(&c, &(bt_cluster_ask){.path = path, .role = BT_NODE_ROUTER, .here = true}, &why));
+}
+END_TEST
+
 START_TEST(a_model_that_is_not_there_is_named)
 {
     put("secret", "s", 0600);
@@ -303,6 +342,7 @@ main(void)
     tcase_add_checked_fixture(here, set_up, tear_down);
     tcase_add_test(here, the_secret_is_read_from_a_file_that_only_its_owner_can_read);
     tcase_add_test(here, a_secret_file_that_cannot_be_used_is_named_with_the_reason);
+    tcase_add_test(here, a_secret_in_a_file_that_others_can_read_is_for_one_machine);
     tcase_add_test(here, a_model_that_is_not_there_is_named);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, here);

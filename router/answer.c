@@ -23,6 +23,7 @@ hear_hello(bt_router *router, bt_time now, uint32_t node, const bt_hello *hello,
         return;
     }
     bt_registry_hello(&router->registry, node, hello, now);
+    bt_known_hello(router, node);
 }
 
 // The request that a message speaks of, if this node has it and the message is not of an earlier attempt.
@@ -132,8 +133,12 @@ begin_answer(bt_router *router, bt_time now, bt_request *request, const bt_token
     bt_retry_note(router, now, request, request->node, true);
     if (request->prefill != BT_REQUEST_NONE)
         bt_retry_note(router, now, request, request->prefill, true);
-    if (request->prefill == BT_REQUEST_NONE && request->answer_count == 0)
-        bt_registry_measure_prefill(&router->registry, request->node, request->prefill_tokens, entry->phases.prefill);
+    if (request->prefill != BT_REQUEST_NONE)
+        bt_registry_measure_transfer(&router->registry, request->node, request->prompt_count - request->cached_tokens,
+                                     entry->phases.transfer);
+    else if (request->answer_count == 0)
+        bt_registry_measure_prefill(&router->registry, request->node, request->prefill_tokens, entry->phases.prefill,
+                                    now);
     bt_remote_done(router, request);
     bt_request_move(request, BT_REQUEST_DECODING);
 }
@@ -190,7 +195,7 @@ hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_token
     if (entry->finish == BT_FINISH_NONE)
         return;
     if (entry->finish == BT_FINISH_LENGTH) {
-        bt_remote_read(router, request, entry);
+        bt_remote_read(router, now, request, entry);
         return;
     }
     fail_prefill(router, now, request, entry->err, refused, out);

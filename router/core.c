@@ -28,6 +28,10 @@ fill_defaults(bt_router_limits *limits)
         limits->heartbeat = BT_SECOND;
     if (limits->node_silence == 0)
         limits->node_silence = 10 * BT_SECOND;
+    if (limits->affinity_tokens == 0)
+        limits->affinity_tokens = 256;
+    if (limits->affinity_entries == 0)
+        limits->affinity_entries = 4096 * limits->nodes_max;
     if (limits->remote_tokens_min == 0)
         limits->remote_tokens_min = 512;
     bt_breaker_fill_defaults(&limits->breaker);
@@ -57,7 +61,10 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
     router->between_ends = BT_SECOND;
     bt_retry_init(router);
     router->stuck = BT_REQUEST_NONE;
-    if (bt_requests_init(&router->requests, router->limits.requests_max, limits->context) != BT_OK ||
+    if (bt_affinity_init(&router->affinity, router->limits.affinity_entries, router->limits.affinity_tokens,
+                         router->limits.nodes_max) != BT_OK ||
+        bt_requests_init(&router->requests, router->limits.requests_max, limits->context,
+                         limits->context / router->affinity.step + 1) != BT_OK ||
         bt_registry_init(&router->registry, router->limits.nodes_max) != BT_OK) {
         bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for %u nodes and %u requests of %u tokens",
                 router->limits.nodes_max, router->limits.requests_max, limits->context);
@@ -75,6 +82,7 @@ bt_router_close(bt_router *router)
         return;
     bt_requests_fini(&router->requests);
     bt_registry_fini(&router->registry);
+    bt_affinity_fini(&router->affinity);
     bt_free(router);
 }
 
@@ -192,6 +200,8 @@ bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish 
     action->finished.degraded = request->degraded;
     action->finished.total = now - request->arrived;
     fill_phases(request, action);
+    if (to == BT_REQUEST_DONE)
+        bt_known_answered(router, request);
     count_end(router, now, request, finish, err);
     if (request->state == BT_REQUEST_QUEUED) {
         bt_requests_dequeue(&router->requests, request, to);
@@ -364,7 +374,8 @@ place_queued(bt_router *router, bt_time now, bt_router_actions *out)
     bt_request *request;
 
     while ((request = bt_requests_first(&router->requests)) != NULL && !is_stuck(router, now, request)) {
-        bt_decode_place place = bt_place_decode(&router->registry, request, &router->limits, now);
+        bt_placing placing = bt_known_look(router, now, request);
+        bt_decode_place place = bt_place_decode(&placing, request);
 
         if (place.node == BT_REQUEST_NONE || (place.unpaired && !bt_router_may_degrade(router, now))) {
             be_stuck(router, now, request, place.unpaired);

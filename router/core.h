@@ -35,6 +35,9 @@ typedef struct {
     bt_time node_silence;        // after which a node counts as lost; 0 = 10 s
     uint64_t seed;               // of the hash that breaks ties between nodes
     uint32_t remote_tokens_min;  // prompts with fewer tokens to compute stay at the decode node; 0 = 512
+    bt_time slo_ttft;            // who would wait longer for a first token is told to come back (BUSY); 0 = nobody is
+    uint32_t affinity_entries;   // of the table of what nodes have read, 32 bytes each; 0 = 4096 for each of nodes_max
+    uint32_t affinity_tokens;    // of a prompt that an entry stands for; 0 = 256
     bt_time degrade_after;       // without a prefill node that must read a prompt: so long it waits for one; 0 = 2 s
     bt_place_policy place;
     bt_breaker_limits breaker;

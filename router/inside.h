@@ -2,13 +2,16 @@
 // read elsewhere than they are answered). Nobody else includes this.
 #pragma once
 
+#include "router/affinity.h"
 #include "router/core.h"
+#include "router/place.h"
 #include "router/registry.h"
 
 struct bt_router {
     bt_router_limits limits;
     bt_requests requests;
     bt_registry registry;
+    bt_affinity affinity;
     bt_router_stats stats;
     bool draining;
     bt_time last_step;
@@ -72,6 +75,13 @@ void bt_retry(bt_router *router, bt_time now, bt_request *request, uint32_t node
 // soon are waited for, a while that begins when the last pair was lost.
 bool bt_router_may_degrade(bt_router *router, bt_time now);
 
+// known.c
+// What a choice for this request is made from; good until the next look.
+bt_placing bt_known_look(bt_router *router, bt_time now, bt_request *request);
+void bt_known_placed(bt_router *router, const bt_request *request); // at its decode node, and its prompt is read
+void bt_known_answered(bt_router *router, bt_request *request);     // to its end
+void bt_known_hello(bt_router *router, uint32_t node);              // which has just said who it is
+
 // remote.c
 // The decode node has room: somebody reads the prompt now.
 void bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket,
@@ -83,7 +93,7 @@ void bt_remote_failed(bt_router *router, bt_time now, bt_request *request);
 // The answer has begun at the decode node.
 void bt_remote_done(bt_router *router, bt_request *request);
 // The prompt is read and offered.
-void bt_remote_read(bt_router *router, bt_request *request, const bt_tokens_entry *entry);
+void bt_remote_read(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry);
 // A prefill node is lost.
 void bt_remote_leave_node(bt_router *router, uint32_t node, bt_router_actions *out);
 

@@ -1,36 +1,53 @@
-// Which decode node a request goes to, and who reads its prompt.
+// Which decode node a request goes to, and who reads its prompt. Pure: integers, and ties by a seeded hash of the session (or request) and
+// the node's name, so that decisions replay.
 //
-// Cost = blocks in use and to come + active sequences, integers, so that decisions replay; ties by a seeded hash of the session (or
-// request) and the node's name, which pins sessions softly. A node that is full takes a few more into its own queue, so that its next
-// step never waits for a message of ours; the rest stays here, in our order. Pure.
+// **A decode node** by blocks in use and to come + active sequences + what would have to be sent or read for it. A session stays where it
+// was, softly: no node with more than 1.25 times the mean of requests is taken while another has room (below an eighth of its sequences a
+// node is never too full). A node that is full takes a few more into its own queue, so that its next step never waits for a message of
+// ours; the rest stays here, in our order.
+//
+// **A prefill node** iff at least `remote_tokens_min` tokens of the prompt are to be computed for the decode node and the time predicted
+// there (its queue, what it does not have of the prompt, the transfer, all at measured rates) is an eighth shorter than at the decode
+// node. Where the two hold different weights, a prompt goes there whatever it costs, unless limits say `inexact`: an answer is its prompt
+// through the prefill weights (DESIGN 1.7). The shortest such time is taken; a queue above 1.25 times the mean, in time, is too long while
+// another is shorter, so that a beginning that all prompts share is read at more and more nodes. Prompts to be scored stay at the decode
+// node.
+//
+// A node that failed this very request, or whose breaker does not let it, is the last choice or none.
 #pragma once
 
+#include "router/affinity.h"
 #include "router/registry.h"
 
-// A prompt goes to a prefill node iff at least `remote_tokens_min` of its tokens are to be computed and the time predicted there (its
-// queue and the prompt at its measured rate, and the transfer) is an eighth shorter than at the decode node. Where the two hold different
-// weights, it goes there whatever it costs, unless limits say `inexact`: an answer is its prompt through the prefill weights (DESIGN 1.7).
-// Among prefill nodes the shortest queue, in time, is taken. Prompts to be scored stay at the decode node.
+// What a choice is made from. `affinity` has looked at the request (bt_affinity_look).
+typedef struct {
+    const bt_registry *registry;
+    const bt_affinity *affinity;
+    const bt_router_limits *limits;
+    bt_time now;
+} bt_placing;
 
 // A prompt that must go to a prefill node goes to decode nodes that can fetch from one, and waits for their room.
 typedef struct {
     uint32_t node; // BT_REQUEST_NONE when none should be given it now
-    bool
-        unpaired; // it must go to a prefill node, and no decode node can fetch from one that suits it: `node` would read it itself
+    // It must go to a prefill node, and no decode node can fetch from one that suits it: `node` would read it itself.
+    bool unpaired;
 } bt_decode_place;
 
-bt_decode_place bt_place_decode(const bt_registry *registry, const bt_request *request, const bt_router_limits *limits,
-                                bt_time now);
+bt_decode_place bt_place_decode(const bt_placing *p, const bt_request *request);
 
 #define BT_PREFILL_FAILURES_MAX 3 // of a request; then its decode node reads the prompt
 
 typedef struct {
-    uint32_t node; // the prefill node; BT_REQUEST_NONE = the decode node itself
-    bool wait;     // neither now: prefill nodes that must do it are only full
-    bool degraded; // the decode node does it with other weights than should
-    bool unpaired; // because it cannot fetch from a prefill node that suits
+    uint32_t node;   // the prefill node; BT_REQUEST_NONE = the decode node itself
+    uint32_t tokens; // of the prompt, that it has to compute
+    bool wait;       // neither now: prefill nodes that must do it are only full
+    bool degraded;   // the decode node does it with other weights than should
+    bool unpaired;   // because it cannot fetch from a prefill node that suits
 } bt_prefill_place;
 
 // `tokens` of the prompt are to be computed for the decode node.
-bt_prefill_place bt_place_prefill(const bt_registry *registry, const bt_request *request, uint32_t decode,
-                                  uint32_t tokens, const bt_router_limits *limits, bt_time now);
+bt_prefill_place bt_place_prefill(const bt_placing *p, const bt_request *request, uint32_t decode, uint32_t tokens);
+
+// Time to the first token as it would be now, from measured rates alone: what was not measured yet counts as nothing.
+bt_time bt_place_predict(const bt_placing *p, const bt_request *request, uint64_t queued_tokens);

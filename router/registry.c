@@ -68,7 +68,13 @@ remove_ready(bt_node_list *list, uint32_t node)
 static void
 begin_state(bt_registry *registry, uint32_t node, bt_node_state state, bt_time now)
 {
+    const bt_node *before = &registry->nodes[node];
+
     registry->nodes[node] = (bt_node){.state = state,
+                                      .last_epoch = before->last_epoch,
+                                      .prefill_rate = before->prefill_rate,
+                                      .measured = before->measured,
+                                      .transfer_rate = before->transfer_rate,
                                       .heard = now,
                                       .sources = registry->sources + (size_t)node * BT_SOURCES_MAX,
                                       .source_nodes = registry->source_nodes + (size_t)node * BT_SOURCES_MAX};
@@ -239,6 +245,7 @@ bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request, bt_
     request->node = node;
     request->node_blocks = bt_registry_worst_blocks(self, request);
     self->requests++;
+    registry->decode_requests++;
     self->reserving++;
     self->blocks += request->node_blocks;
     request->probes = bt_breaker_begin(&self->breaker, now);
@@ -258,6 +265,7 @@ bt_registry_uncount(bt_registry *registry, bt_request *request)
 
     assert(self->requests > 0 && self->blocks >= request->node_blocks);
     self->requests--;
+    registry->decode_requests--;
     self->blocks -= request->node_blocks;
     if (request->probes)
         bt_breaker_end_probe(&self->breaker);
@@ -312,16 +320,82 @@ bt_registry_leave_prefill(bt_registry *registry, bt_request *request)
 }
 
 // A running mean over some four prompts. Short ones say little: what a step costs by itself is most of them.
-void
-bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration)
+static void
+measure(uint64_t *mean, uint32_t tokens, bt_time duration)
 {
-    bt_node *self = &registry->nodes[node];
     uint64_t rate;
 
     if (tokens < 64 || duration < BT_MICROSECOND)
         return;
     rate = (uint64_t)tokens * 1000000 / (uint64_t)(duration / BT_MICROSECOND) + 1;
-    self->prefill_rate = self->prefill_rate == 0 ? rate : (3 * self->prefill_rate + rate) / 4;
+    *mean = *mean == 0 ? rate : (3 * *mean + rate) / 4;
+}
+
+void
+bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration, bt_time now)
+{
+    bt_node *self = &registry->nodes[node];
+
+    measure(&self->prefill_rate, tokens, duration);
+    measure(&registry->typical_rates[self->hello.role], tokens, duration);
+    self->measured = now;
+}
+
+void
+bt_registry_measure_transfer(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration)
+{
+    measure(&registry->nodes[node].transfer_rate, tokens, duration);
+    measure(&registry->typical_transfer_rate, tokens, duration);
+}
+
+// Until something is measured: a prefill node reads four times as fast as a decode node.
+#define RATE_PREFILL 8000u
+#define RATE_DECODE 2000u
+#define RATE_TRANSFER 200000u
+
+static uint64_t
+most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+// Of a node that was not asked yet: hoped for rather than feared, or it would never be asked.
+static uint64_t
+hoped_rate(const bt_registry *registry, bt_node_role role)
+{
+    const uint64_t *typical = registry->typical_rates;
+
+    if (role == BT_NODE_PREFILL)
+        return most(RATE_PREFILL, typical[role] != 0 ? typical[role] : 4 * typical[BT_NODE_DECODE]);
+    return most(RATE_DECODE, typical[role] != 0 ? typical[role] : typical[BT_NODE_PREFILL] / 4);
+}
+
+uint64_t
+bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_time now)
+{
+    uint64_t typical = registry->typical_rates[node->hello.role], rate = node->prefill_rate;
+
+    if (rate == 0)
+        return hoped_rate(registry, node->hello.role);
+    for (bt_time since = now - node->measured; since >= 30 * BT_SECOND && rate < typical; since -= 30 * BT_SECOND)
+        rate = 2 * rate < typical ? 2 * rate : typical;
+    return rate;
+}
+
+uint64_t
+bt_registry_transfer_rate(const bt_registry *registry, const bt_node *node)
+{
+    if (node->transfer_rate != 0)
+        return node->transfer_rate;
+    return registry->typical_transfer_rate != 0 ? registry->typical_transfer_rate : RATE_TRANSFER;
+}
+
+uint64_t
+bt_registry_prompt_weights(const bt_registry *registry)
+{
+    if (registry->prompt_weights != 0)
+        return registry->prompt_weights;
+    return registry->decodes.count > 0 ? registry->nodes[registry->decodes.nodes[0]].hello.weights : 0;
 }
 
 uint32_t

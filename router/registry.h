@@ -12,8 +12,9 @@ typedef struct {
     bt_node_state state;
     bt_hello hello;
     bt_router_refusal refusal;
-    uint64_t name;     // hash of it
-    bt_heartbeat load; // as it says, without its sources
+    uint64_t name;       // hash of it
+    bt_heartbeat load;   // as it says, without its sources
+    uint64_t last_epoch; // outlives the link, as do the rates
     bt_time heard;
     bt_time busy_until; // it or its link refused a reserve: none before
     bt_breaker breaker;
@@ -25,6 +26,8 @@ typedef struct {
     uint32_t prompts;        // being read there
     uint64_t prefill_tokens; // of them, to be computed
     uint64_t prefill_rate;   // tokens a second as measured; 0 = not yet
+    bt_time measured;        // when that was
+    uint64_t transfer_rate;  // of a decode node: the same, from the last offer of a prompt until all of it is there
     // Of a decode node: the programs of prefill nodes that it can fetch from, and which nodes those were when last looked for.
     uint32_t source_count;
     uint64_t *sources;      // [BT_SOURCES_MAX] epochs
@@ -41,9 +44,11 @@ typedef struct {
     bt_node *nodes; // [nodes_max]
     uint32_t nodes_max;
     bt_node_list decodes, prefills;
-    uint64_t prompt_weights; // of the prefill nodes, as last heard; 0 = there was none
-    uint64_t version;        // another one whenever there may be room where there was none
-    uint64_t *sources;       // behind the nodes'
+    uint64_t typical_rates[2], typical_transfer_rate; // of all nodes of a role, as measured; 0 = not yet
+    uint64_t decode_requests;                         // given to decode nodes and not over
+    uint64_t prompt_weights;                          // of the prefill nodes, as last heard; 0 = there was none
+    uint64_t version;                                 // another one whenever there may be room where there was none
+    uint64_t *sources;                                // behind the nodes'
     uint32_t *source_nodes;
 } bt_registry;
 
@@ -73,7 +78,9 @@ void bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *
                               bt_time now);                                 // sets request->prefill
 void bt_registry_leave_prefill(bt_registry *registry, bt_request *request); // clears it
 // A prompt of so many tokens took so long there.
-void bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration);
+void bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration, bt_time now);
+// The last blocks of a prompt of so many tokens came so long after they were offered.
+void bt_registry_measure_transfer(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration);
 
 static inline bool
 bt_node_decodes(const bt_node *node)
@@ -83,6 +90,14 @@ bt_node_decodes(const bt_node *node)
 
 // The decode node's n-th source, where that is a prefill node that is there and takes prompts; else BT_REQUEST_NONE.
 uint32_t bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n);
+// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster; one that was found slow is
+// believed to be twice as fast after each half a minute in which nobody asked it, up to what is typical, so that it is asked again.
+uint64_t bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_time now);
+// From the last offer of a prompt until all of it is there.
+uint64_t bt_registry_transfer_rate(const bt_registry *registry, const bt_node *node);
+
+// Digest of the weights that prompts are read by.
+uint64_t bt_registry_prompt_weights(const bt_registry *registry);
 // Is there a pair of nodes that reads a prompt at one and answers at the other, drains not counted?
 bool bt_registry_paired(const bt_registry *registry);
 

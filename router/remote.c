@@ -17,38 +17,40 @@ begin_here(bt_router *router, bt_request *request, const bt_ticket *ticket, uint
 }
 
 static void
-begin_there(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket, uint32_t tokens,
-            uint32_t prefill, bt_router_actions *out)
+begin_there(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket, const bt_prefill_place *place,
+            bt_router_actions *out)
 {
-    const bt_node *there = &router->registry.nodes[prefill], *here = &router->registry.nodes[request->node];
+    const bt_node *there = &router->registry.nodes[place->node], *here = &router->registry.nodes[request->node];
     bt_await *await = &bt_router_say(out, request->node, BT_MESSAGE_AWAIT)->await;
-    bt_prefill *job = &bt_router_say(out, prefill, BT_MESSAGE_PREFILL)->prefill;
+    bt_prefill *job = &bt_router_say(out, place->node, BT_MESSAGE_PREFILL)->prefill;
 
-    bt_registry_count_prefill(&router->registry, prefill, request, tokens);
-    bt_registry_give_prefill(&router->registry, prefill, request, now);
+    bt_registry_count_prefill(&router->registry, place->node, request, place->tokens);
+    bt_registry_give_prefill(&router->registry, place->node, request, now);
     *await = (bt_await){.request = bt_requests_attempt(&router->requests, request),
                         .ticket = *ticket,
                         .prefill_epoch = there->hello.epoch};
     memcpy(await->prefill, there->hello.name, sizeof await->prefill);
     *job = (bt_prefill){
-        .job = bt_router_job(router, request, now), .ticket = *ticket, .cached_tokens = request->prompt_count - tokens};
+        .job = bt_router_job(router, request, now), .ticket = *ticket, .cached_tokens = request->cached_tokens};
     memcpy(job->decode, here->hello.name, sizeof job->decode);
     router->stats.remote++;
 }
 
 // Its decode node has lost the way to prefill nodes: is there none from any other either?
 static bool
-may_degrade(bt_router *router, bt_time now, const bt_request *request)
+may_degrade(bt_router *router, bt_time now, bt_request *request)
 {
-    return bt_place_decode(&router->registry, request, &router->limits, now).unpaired &&
-           bt_router_may_degrade(router, now);
+    bt_placing placing = bt_known_look(router, now, request);
+
+    return bt_place_decode(&placing, request).unpaired && bt_router_may_degrade(router, now);
 }
 
 void
 bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ticket *ticket, bt_router_actions *out)
 {
     uint32_t tokens = request->prompt_count - request->cached_tokens;
-    bt_prefill_place place = bt_place_prefill(&router->registry, request, request->node, tokens, &router->limits, now);
+    bt_placing placing = bt_known_look(router, now, request);
+    bt_prefill_place place = bt_place_prefill(&placing, request, request->node, tokens);
 
     if (tokens == 0) // a prompt that is all there, to be gone on from
         place = (bt_prefill_place){.node = BT_REQUEST_NONE};
@@ -58,8 +60,10 @@ bt_remote_begin(bt_router *router, bt_time now, bt_request *request, const bt_ti
     } else if (place.node == BT_REQUEST_NONE) {
         begin_here(router, request, ticket, tokens, place.degraded, out);
     } else {
-        begin_there(router, now, request, ticket, tokens, place.node, out);
+        begin_there(router, now, request, ticket, &place, out);
     }
+    if (request->node != BT_REQUEST_NONE)
+        bt_known_placed(router, request);
 }
 
 void
@@ -101,12 +105,12 @@ bt_remote_done(bt_router *router, bt_request *request)
 }
 
 void
-bt_remote_read(bt_router *router, bt_request *request, const bt_tokens_entry *entry)
+bt_remote_read(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry)
 {
     uint32_t cached = entry->cached_tokens < request->prompt_count ? entry->cached_tokens : request->prompt_count;
 
     bt_registry_measure_prefill(&router->registry, request->prefill, request->prompt_count - cached,
-                                entry->phases.prefill);
+                                entry->phases.prefill, now);
     bt_registry_uncount_prefill(&router->registry, request);
     if (request->state == BT_REQUEST_PREFILLING)
         bt_request_move(request, BT_REQUEST_FETCHING);

@@ -35,18 +35,20 @@ bt_request_move(bt_request *request, bt_request_state to)
 }
 
 bt_err
-bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context)
+bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context, uint32_t keys_max)
 {
     *requests = (bt_requests){.capacity = capacity, .context = context};
     requests->queue = bt_alloc_array(capacity, sizeof *requests->queue);
     requests->slots = bt_alloc_array(capacity, sizeof *requests->slots);
     requests->ids = bt_alloc_array(capacity, (size_t)context * sizeof *requests->ids);
-    if (requests->slots == NULL || requests->ids == NULL || requests->queue == NULL) {
+    requests->keys = bt_alloc_array(capacity, (size_t)keys_max * sizeof *requests->keys);
+    if (requests->slots == NULL || requests->ids == NULL || requests->keys == NULL || requests->queue == NULL) {
         bt_requests_fini(requests);
         return BT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < capacity; i++) {
         requests->slots[i].ids = requests->ids + (size_t)i * context;
+        requests->slots[i].keys = requests->keys + (size_t)i * keys_max;
         requests->slots[i].next = i + 1 < capacity ? i + 1 : BT_REQUEST_NONE;
     }
     return BT_OK;
@@ -57,6 +59,7 @@ bt_requests_fini(bt_requests *requests)
 {
     bt_free(requests->slots);
     bt_free(requests->ids);
+    bt_free(requests->keys);
     bt_free(requests->queue);
     *requests = (bt_requests){0};
 }
@@ -73,6 +76,7 @@ bt_requests_take(bt_requests *requests)
     requests->free = kept.next;
     requests->used++;
     *request = (bt_request){.ids = kept.ids,
+                            .keys = kept.keys,
                             .generation = kept.generation + 1,
                             .node = BT_REQUEST_NONE,
                             .prefill = BT_REQUEST_NONE,
@@ -167,6 +171,7 @@ bt_requests_enqueue(bt_requests *requests, bt_request *request)
 {
     bt_request_move(request, BT_REQUEST_QUEUED);
     request->rank = rank_of(request);
+    requests->queued_tokens += request->prompt_count;
     sift_up(requests, requests->queued++, (uint32_t)(request - requests->slots));
 }
 
@@ -177,6 +182,7 @@ bt_requests_dequeue(bt_requests *requests, bt_request *request, bt_request_state
 
     assert(request->state == BT_REQUEST_QUEUED && requests->queue[place] == (uint32_t)(request - requests->slots));
     bt_request_move(request, to);
+    requests->queued_tokens -= request->prompt_count;
     last = requests->queue[--requests->queued];
     if (place == requests->queued)
         return;

@@ -36,6 +36,9 @@ typedef struct {
 
     int32_t *ids; // [context] prompt, then the answer as far as it was given out
     uint32_t prompt_count, answer_count, max_tokens;
+    uint64_t *keys; // [context / affinity step] of the prompt's beginnings, for the weights with digest `key_weights`
+    uint32_t key_count;
+    uint64_t key_weights;
     bool prompt_logprobs;
     uint32_t scored_next; // position of the next prompt score, from 1
     bt_sampling sampling;
@@ -77,14 +80,16 @@ bt_request_at_node(const bt_request *request)
 typedef struct {
     bt_request *slots; // [capacity]
     int32_t *ids;      // [capacity, context]
+    uint64_t *keys;    // [capacity, keys_max]
     uint32_t capacity, context;
-    uint32_t used;   // slots that are not FREE
-    uint32_t free;   // first of the list of free slots
-    uint32_t *queue; // [capacity] the queued ones, a heap by rank
-    uint32_t queued; // how many
+    uint32_t used;          // slots that are not FREE
+    uint32_t free;          // first of the list of free slots
+    uint32_t *queue;        // [capacity] the queued ones, a heap by rank
+    uint32_t queued;        // how many
+    uint64_t queued_tokens; // of their prompts
 } bt_requests;
 
-bt_err bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context);
+bt_err bt_requests_init(bt_requests *requests, uint32_t capacity, uint32_t context, uint32_t keys_max);
 void bt_requests_fini(bt_requests *requests); // accepts a zeroed one
 
 // A slot in state ARRIVED with a generation of its own; NULL when all are taken.

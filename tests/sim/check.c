@@ -377,11 +377,13 @@ could_take(const world *w, uint32_t self, uint32_t peer, const bt_request *reque
     const bt_node *node = &router->registry.nodes[peer];
     const world_conn *conn = good_link(w, self, peer);
     const bt_decode_core *core = conn != NULL ? w->members[w->member_of[self][peer]].decode : NULL;
-    bt_decode_place place = bt_place_decode(&router->registry, request, &router->limits, w->now);
+    bt_placing placing = {&router->registry, &router->affinity, &router->limits, w->now};
+    bt_decode_place place = bt_place_decode(&placing, request);
     uint32_t worst;
 
     if (core == NULL || place.unpaired || core->draining || !core->peers[conn->peer[1]].known ||
-        !bt_node_decodes(node) || node->hello.draining || node->busy_until > w->now)
+        !bt_node_decodes(node) || node->hello.draining || node->busy_until > w->now ||
+        !bt_breaker_allows(&node->breaker, w->now))
         return false;
     worst = bt_registry_worst_blocks(node, request);
     if (core->sequences.queued > 0 || core->sequences.with_room >= core->limits.sequences ||

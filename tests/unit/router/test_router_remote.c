@@ -135,6 +135,7 @@ arrive(uint64_t tag, uint32_t count)
                                          .max_tokens = 8,
                                          .deadline = BT_TIME_NEVER}};
 
+    prompt[0] = (int32_t)tag; // prompts have nothing in common
     feed(&event);
     ck_assert_ptr_nonnull(find(BT_ROUTER_ACCEPTED));
     ck_assert_ptr_nonnull(sent(BT_MESSAGE_RESERVE, NULL));

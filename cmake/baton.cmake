@@ -2,8 +2,8 @@
 add_library(bt_flags INTERFACE)
 target_include_directories(bt_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 # -ffp-contract=off: the order of sums is part of an operation (DESIGN 7); only written fmaf() contract.
-target_compile_options(bt_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
-    -Wmissing-prototypes -Wvla -ffp-contract=off -fno-math-errno $<$<BOOL:${BT_WERROR}>:-Werror>)
+target_compile_options(bt_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+    -Wstrict-prototypes -Wmissing-prototypes -Wvla -ffp-contract=off -fno-math-errno $<$<BOOL:${BT_WERROR}>:-Werror>>)
 target_compile_definitions(bt_flags INTERFACE _GNU_SOURCE)
 if(BT_SANITIZE)
     target_compile_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)

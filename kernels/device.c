@@ -1,10 +1,34 @@
 // Which kind of device a call is for.
 #include "kernels/device_impl.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static const bt_device_head *
 head_of(const bt_device *device)
 {
     return (const bt_device_head *)(const void *)device;
+}
+
+bt_err
+bt_device_parse(bt_device_options *options, const char *text, bt_why *why)
+{
+    char *end;
+    unsigned long index = 0;
+
+    if (strcmp(text, "cpu") == 0) {
+        options->kind = BT_DEVICE_CPU;
+        return BT_OK;
+    }
+    if (strncmp(text, "cuda", 4) == 0) {
+        index = text[4] == ':' && text[5] >= '0' && text[5] <= '9' ? strtoul(text + 5, &end, 10) : 0;
+        if (text[4] == 0 || (text[4] == ':' && text[5] >= '0' && text[5] <= '9' && *end == 0 && index < 1024)) {
+            options->kind = BT_DEVICE_CUDA;
+            options->index = (uint32_t)index;
+            return BT_OK;
+        }
+    }
+    return bt_fail(why, BT_ERR_INVALID, "device: expected cpu or cuda:N, not '%s'", text);
 }
 
 bt_err

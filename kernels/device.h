@@ -25,6 +25,9 @@ typedef struct {
     const char *isa;  // CPU: "auto", "ref", "avx2", "avx512", "amx"; NULL = auto. What the machine lacks is an error
 } bt_device_options;
 
+// "cpu" or "cuda:N" ("cuda" = cuda:0) into kind and index; BT_ERR_INVALID says what was expected.
+bt_err bt_device_parse(bt_device_options *options, const char *text, bt_why *why);
+
 bt_err bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why);
 void bt_device_close(bt_device *device);
 

@@ -78,6 +78,7 @@ void
 bt_engine_args_init(bt_engine_args *args)
 {
     const bt_arg table[] = {
+        {"device", BT_ARG_STRING, &args->device, "WHICH", "cpu or cuda:N [cpu]", NULL},
         {"threads", BT_ARG_U32, &args->options.device.threads, "N", "threads, 0 = all cores", NULL},
         {"kv", BT_ARG_STRING, &args->kv, "FORMAT", "KV cache: int8, f16 or f32", NULL},
         {"weights", BT_ARG_STRING, &args->weights, "HOW", "keep, w8 or q4: requantise while loading", NULL},
@@ -110,6 +111,9 @@ bt_engine_args_finish(bt_engine_args *args, const char *model_path, bt_why *why)
     }
     if ((args->kv != NULL && (err = pick("--kv", args->kv, kv_names, 3, &kv, why)) != BT_OK) ||
         (args->weights != NULL && (err = pick("--weights", args->weights, weight_names, 3, &weights, why)) != BT_OK)) {
+        return err;
+    }
+    if (args->device != NULL && (err = bt_device_parse(&options->device, args->device, why)) != BT_OK) {
         return err;
     }
     if (access(model_path, R_OK) != 0) {

@@ -1,4 +1,4 @@
-// The options of every command that opens an engine (run, chat, eval, bench engine): --threads, --kv, --weights, --exact,
+// The options of every command that opens an engine (run, chat, eval, bench engine): --device, --threads, --kv, --weights, --exact,
 // --context and --set, as one table for bt_args_parse.
 // Besides the settings that `baton local` knows, --set takes what only measurements want: kv.equalise=off,
 // weights.act_block=128 and weights.smooth=off (w8).
@@ -10,7 +10,7 @@
 typedef struct {
     bt_engine_options options;
     bool exact, quiet, unequal;
-    const char *kv, *weights;
+    const char *kv, *weights, *device;
     bt_arg table[16];
 } bt_engine_args;
 

@@ -111,53 +111,77 @@ offset_of(const attention_case *c, uint32_t sequence)
     return sum;
 }
 
-// All parameters of a model's layer, as arrays.
+// Device memory with what lies at `from` (NULL: zeros). A few bytes more, so that none is empty.
+static void *
+on_device(bt_device *device, const void *from, size_t bytes)
+{
+    void *memory = bt_device_alloc(device, bytes + 4);
+
+    ck_assert_ptr_nonnull(memory);
+    ck_assert(from == NULL || bt_device_write(device, memory, from, bytes) == BT_OK);
+    return memory;
+}
+
+// All parameters of a model's layer, as arrays of the device.
 typedef struct {
     float *q_norm, *k_norm, *inv_freq;
     int8_t *shift;
 } parameters;
 
 static parameters
-make_parameters(const attention_case *c)
+make_parameters(bt_device *device, const attention_case *c)
 {
     uint32_t q = c->norm_whole ? c->heads * c->head_dim : c->head_dim,
-             k = c->norm_whole ? c->kv_heads * c->head_dim : c->head_dim;
-    parameters p = {malloc(q * 4), malloc(k * 4), malloc(c->head_dim * 4), malloc(c->kv_heads * c->head_dim)};
+             k = c->norm_whole ? c->kv_heads * c->head_dim : c->head_dim, shifts = c->kv_heads * c->head_dim / 2;
+    float *values = malloc((size_t)(q + k + c->head_dim) * 4);
+    int8_t *shift = malloc(shifts);
+    parameters p;
 
     for (uint32_t i = 0; i < q; i++) {
-        p.q_norm[i] = norm_weight(c, false, i);
+        values[i] = norm_weight(c, false, i);
     }
     for (uint32_t i = 0; i < k; i++) {
-        p.k_norm[i] = norm_weight(c, true, i);
+        values[q + i] = norm_weight(c, true, i);
     }
     for (uint32_t i = 0; i < c->rope_dims / 2; i++) {
-        p.inv_freq[i] = inv_freq(c, i);
+        values[q + k + i] = inv_freq(c, i);
     }
-    for (uint32_t i = 0; i < c->kv_heads * c->head_dim / 2; i++) {
-        p.shift[i] = shift_of(c, i);
+    for (uint32_t i = 0; i < shifts; i++) {
+        shift[i] = shift_of(c, i);
     }
+    p = (parameters){on_device(device, values, q * 4), on_device(device, values + q, k * 4),
+                     on_device(device, values + q + k, c->rope_dims / 2 * 4), on_device(device, shift, shifts)};
+    free(values);
+    free(shift);
     return p;
 }
 
 static void
-free_parameters(parameters *p)
+free_parameters(bt_device *device, const attention_case *c, parameters *p)
 {
-    free(p->q_norm);
-    free(p->k_norm);
-    free(p->inv_freq);
-    free(p->shift);
+    uint32_t q = c->norm_whole ? c->heads * c->head_dim : c->head_dim,
+             k = c->norm_whole ? c->kv_heads * c->head_dim : c->head_dim;
+
+    bt_device_free(device, p->q_norm, q * 4 + 4);
+    bt_device_free(device, p->k_norm, k * 4 + 4);
+    bt_device_free(device, p->inv_freq, c->rope_dims / 2 * 4 + 4);
+    bt_device_free(device, p->shift, c->kv_heads * c->head_dim / 2 + 4);
 }
 
 static void
-run_step(bt_device *device, const attention_case *c, attention_world *w, const parameters *p, const call_share *st)
+run_step(bt_device *device, const attention_case *c, attention_world *w, uint8_t *pool, const parameters *p,
+         const call_share *st)
 {
     uint32_t dims = c->head_dim, cols = (c->heads + 2 * c->kv_heads) * dims, pairs = c->rope_dims / 2,
              out_cols = c->heads * dims;
     size_t qkv_stride = cols + 5, out_stride = out_cols + 3;
-    float *qkv = malloc(st->rows * qkv_stride * 4), *out = malloc(st->rows * out_stride * 4);
-    float *cosines = malloc((size_t)st->rows * pairs * 4 + 4), *sines = malloc((size_t)st->rows * pairs * 4 + 4);
+    size_t qkv_bytes = st->rows * qkv_stride * 4, out_bytes = st->rows * out_stride * 4,
+           angle_bytes = (size_t)st->rows * pairs * 4;
+    float *qkv = malloc(qkv_bytes), *out = malloc(out_bytes), *qkv_there, *out_there, *cosines, *sines;
     uint32_t *positions = malloc(st->rows * 4);
+    int32_t *ids = calloc(st->rows, 4);
     const bt_ops *ops = bt_device_ops(device);
+    bool known;
 
     for (uint32_t i = 0; i < st->span_count; i++) {
         for (uint32_t t = 0; t < st->spans[i].count; t++) {
@@ -165,11 +189,16 @@ run_step(bt_device *device, const attention_case *c, attention_world *w, const p
             attention_row(c, st->sequence[i], st->spans[i].position + t, qkv + (st->spans[i].row + t) * qkv_stride);
         }
     }
+    qkv_there = on_device(device, qkv, qkv_bytes);
+    out_there = on_device(device, NULL, out_bytes);
+    cosines = on_device(device, NULL, angle_bytes);
+    sines = on_device(device, NULL, angle_bytes);
+    bt_step_args step = {ids, positions, st->rows, st->spans, st->span_count, positions, 0};
     bt_rope_args rope = {positions, st->rows, p->inv_freq, pairs, 1.0f, cosines, sines};
     bt_attention_args a = {
-        .qkv = qkv,
+        .qkv = qkv_there,
         .qkv_stride = qkv_stride,
-        .out = out,
+        .out = out_there,
         .out_stride = out_stride,
         .heads = c->heads,
         .kv_heads = c->kv_heads,
@@ -186,24 +215,31 @@ run_step(bt_device *device, const attention_case *c, attention_world *w, const p
         .rope_dims = c->rope_dims,
         .k_shift = c->shift ? p->shift : NULL,
         .layout = &w->layout,
-        .pool = w->pool,
+        .pool = pool,
         .layer = 1,
         .spans = st->spans,
         .span_count = st->span_count,
     };
-    ck_assert_int_eq(ops->rope(device, &rope), BT_OK);
+    ck_assert_int_eq(ops->begin(device, &step, &known), BT_OK);
+    ck_assert(!known);
+    ck_assert(c->rope_dims == 0 || ops->rope(device, &rope) == BT_OK);
     ck_assert_int_eq(ops->attention(device, &a), BT_OK);
+    ck_assert_int_eq(ops->end(device), BT_OK);
+    ck_assert_int_eq(bt_device_read(device, out, out_there, out_bytes), BT_OK);
     for (uint32_t i = 0; i < st->span_count; i++) {
         for (uint32_t t = 0; t < st->spans[i].count; t++) {
             memcpy(w->out + (size_t)(offset_of(c, st->sequence[i]) + st->spans[i].position + t) * out_cols,
                    out + (st->spans[i].row + t) * out_stride, out_cols * 4);
         }
     }
+    bt_device_free(device, qkv_there, qkv_bytes + 4);
+    bt_device_free(device, out_there, out_bytes + 4);
+    bt_device_free(device, cosines, angle_bytes + 4);
+    bt_device_free(device, sines, angle_bytes + 4);
     free(qkv);
     free(out);
-    free(cosines);
-    free(sines);
     free(positions);
+    free(ids);
 }
 
 // Blocks in a drawn order, so that no sequence's blocks are neighbours by design.
@@ -236,7 +272,13 @@ make_world(attention_world *w, const attention_case *c, uint64_t shuffle)
 bool
 attention_run(attention_world *world, const attention_case *c, const attention_way *way)
 {
-    bt_device_options options = {.kind = BT_DEVICE_CPU, .threads = way->threads, .isa = way->isa};
+    return attention_run_on(world, c, way, BT_DEVICE_CPU);
+}
+
+bool
+attention_run_on(attention_world *world, const attention_case *c, const attention_way *way, bt_device_kind kind)
+{
+    bt_device_options options = {.kind = kind, .threads = way->threads, .isa = way->isa};
     bt_device_limits limits = {.cols = 64,
                                .rows = 64,
                                .heads = c->heads,
@@ -244,8 +286,10 @@ attention_run(attention_world *world, const attention_case *c, const attention_w
                                .head_dim = c->head_dim,
                                .block_tokens = c->block_tokens};
     uint32_t done[CASE_SEQUENCES_MAX] = {0};
+    size_t pool_bytes;
     parameters p;
     bt_device *device;
+    uint8_t *pool;
     bt_err err = bt_device_open(&device, &options, NULL);
 
     if (err == BT_ERR_UNSUPPORTED) {
@@ -256,11 +300,15 @@ attention_run(attention_world *world, const attention_case *c, const attention_w
     limits.context = world->blocks_each * c->block_tokens;
     limits.tokens = attention_positions(c);
     ck_assert_int_eq(bt_device_reserve(device, &limits, NULL), BT_OK);
-    p = make_parameters(c);
+    p = make_parameters(device, c);
+    pool_bytes = (size_t)world->blocks_each * c->sequences * world->layout.block_bytes;
+    pool = on_device(device, world->pool, pool_bytes);
     for (call_share st = next_step(c, way, world, done); st.rows > 0; st = next_step(c, way, world, done)) {
-        run_step(device, c, world, &p, &st);
+        run_step(device, c, world, pool, &p, &st);
     }
-    free_parameters(&p);
+    ck_assert_int_eq(bt_device_read(device, world->pool, pool, pool_bytes), BT_OK);
+    bt_device_free(device, pool, pool_bytes + 4);
+    free_parameters(device, c, &p);
     bt_device_close(device);
     return true;
 }

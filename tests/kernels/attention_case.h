@@ -35,6 +35,7 @@ typedef struct {
 
 // False when this machine lacks the ISA.
 bool attention_run(attention_world *world, const attention_case *c, const attention_way *way);
+bool attention_run_on(attention_world *world, const attention_case *c, const attention_way *way, bt_device_kind kind);
 void attention_free(attention_world *world);
 
 uint32_t attention_positions(const attention_case *c); // of all sequences

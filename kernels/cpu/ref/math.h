@@ -13,6 +13,13 @@
 #include <stdint.h>
 #include <string.h>
 
+// kernels/cuda compiles these same lines for the device.
+#ifdef __CUDACC__
+#define BT_MATH static inline __host__ __device__
+#else
+#define BT_MATH static inline
+#endif
+
 // What both exp and tanh need: e^r = 1 + r + r² · P(r) for |r| ≤ ln 2 / 2, P minimax of degree 4 (7.5e-9).
 #define BT_EXP_C2 0x1.000000p-1f
 #define BT_EXP_C3 0x1.5554dcp-3f
@@ -41,7 +48,7 @@
 #define BT_GELU_C1 0x1.988454p+0f
 #define BT_GELU_C3 0x1.2444f2p-4f
 
-static inline float
+BT_MATH float
 bt_float_of_bits(uint32_t bits)
 {
     float value;
@@ -50,7 +57,7 @@ bt_float_of_bits(uint32_t bits)
     return value;
 }
 
-static inline uint32_t
+BT_MATH uint32_t
 bt_bits_of_float(float value)
 {
     uint32_t bits;
@@ -60,14 +67,14 @@ bt_bits_of_float(float value)
 }
 
 // 2^n for −126 ≤ n ≤ 127 (any other n gives some number, never a trap).
-static inline float
+BT_MATH float
 bt_ref_exp2i(int32_t n)
 {
     return bt_float_of_bits((uint32_t)(n + 127) << 23);
 }
 
 // Splits x = n · ln 2 + r and returns e^r − 1.
-static inline float
+BT_MATH float
 bt_ref_exp_split(float x, int32_t *n)
 {
     float shifted = fmaf(x, BT_LOG2_E, BT_ROUND_MAGIC), count = shifted - BT_ROUND_MAGIC;
@@ -81,7 +88,7 @@ bt_ref_exp_split(float x, int32_t *n)
     return fmaf(r * r, p, r);
 }
 
-static inline float
+BT_MATH float
 bt_ref_exp(float x)
 {
     int32_t n, half;
@@ -95,7 +102,7 @@ bt_ref_exp(float x)
 }
 
 // 2^x for x ≤ 1 (or NaN): what softmax needs, cheaper than exp by its reduction.
-static inline float
+BT_MATH float
 bt_ref_exp2(float x)
 {
     float shifted, f, q;
@@ -114,7 +121,7 @@ bt_ref_exp2(float x)
 }
 
 // tanh |x| = −t / (2 + t) with t = e^(−2|x|) − 1, which keeps every digit near 0. 2 + t is rounded on its own: 2.4 → 2 ulp.
-static inline float
+BT_MATH float
 bt_ref_tanh(float x)
 {
     float y = fabsf(x), q, power, t;
@@ -128,14 +135,14 @@ bt_ref_tanh(float x)
 }
 
 // x · sigmoid(x). silu(−inf) is a NaN, as it is elsewhere.
-static inline float
+BT_MATH float
 bt_ref_silu(float x)
 {
     return x / (1.0f + bt_ref_exp(-x));
 }
 
 // The tanh form of GELU, written as x · sigmoid(2u): the same function without the cancellation in 1 + tanh(u).
-static inline float
+BT_MATH float
 bt_ref_gelu_tanh(float x)
 {
     float u2 = x * fmaf(x * x, BT_GELU_C3, BT_GELU_C1);
@@ -144,7 +151,7 @@ bt_ref_gelu_tanh(float x)
 }
 
 // softcap · tanh(x / softcap)
-static inline float
+BT_MATH float
 bt_ref_softcap(float x, float softcap)
 {
     return softcap * bt_ref_tanh(x / softcap);
@@ -153,7 +160,7 @@ bt_ref_softcap(float x, float softcap)
 // Sine and cosine in double, rounded once at the end. π/2 is taken off in three parts: the first two have at most 21 bits,
 // so that their products with the count are exact and the whole is good to 1e-12 for |x| ≤ 2^32. All plain products and
 // sums: a compiler may vectorise this, and every ISA shares this one form.
-static inline void
+BT_MATH void
 bt_ref_sincos(float x, float *sine, float *cosine)
 {
     const double magic = 0x1.8p52;
@@ -181,7 +188,7 @@ bt_ref_sincos(float x, float *sine, float *cosine)
 }
 
 // The one tree in which 16 lanes are added: i with i + 8, then + 4, + 2, + 1.
-static inline float
+BT_MATH float
 bt_ref_tree16(const float lanes[16])
 {
     float a[8];
@@ -199,7 +206,7 @@ bt_ref_tree16(const float lanes[16])
 
 // The 16-lane sums: element i goes to lane i mod 16, in rising order, by fmaf; then the tree. When `count` is not a
 // multiple of 16 the rest counts as zeros (fmaf(0, 0, lane): only ever visible as the sign of a zero).
-static inline float
+BT_MATH float
 bt_ref_dot16(const float *x, const float *y, uint32_t count)
 {
     float lanes[16] = {0};
@@ -210,7 +217,7 @@ bt_ref_dot16(const float *x, const float *y, uint32_t count)
     return bt_ref_tree16(lanes);
 }
 
-static inline float
+BT_MATH float
 bt_ref_sumsq16(const float *x, uint32_t count)
 {
     return bt_ref_dot16(x, x, count);
@@ -218,7 +225,7 @@ bt_ref_sumsq16(const float *x, uint32_t count)
 
 // The largest, NaNs passed over; −inf for none. (Order does not matter but for the sign of a zero, which nothing here
 // depends on.)
-static inline float
+BT_MATH float
 bt_ref_max(const float *x, uint32_t count)
 {
     float max = -INFINITY;
@@ -230,7 +237,7 @@ bt_ref_max(const float *x, uint32_t count)
 }
 
 // The factor of RMSNorm: y[i] = (x[i] · factor) · weight[i], each product rounded.
-static inline float
+BT_MATH float
 bt_ref_rms_factor(float sumsq, uint32_t count, float eps)
 {
     return 1.0f / sqrtf(sumsq / (float)count + eps);
@@ -244,7 +251,7 @@ typedef struct {
     float scale, inverse; // inverse 0 → all codes 0
 } bt_int8_scale;
 
-static inline uint32_t
+BT_MATH uint32_t
 bt_ref_amax_bits(const float *x, uint32_t count)
 {
     uint32_t max = 0;
@@ -257,7 +264,7 @@ bt_ref_amax_bits(const float *x, uint32_t count)
     return max;
 }
 
-static inline bt_int8_scale
+BT_MATH bt_int8_scale
 bt_ref_int8_scale(uint32_t amax_bits)
 {
     bt_int8_scale s = {bt_float_of_bits(amax_bits) / 127.0f, 0.0f};
@@ -273,7 +280,7 @@ bt_ref_int8_scale(uint32_t amax_bits)
 }
 
 // Only with a finite x, or inverse 0 (which gives 0 for every x).
-static inline int8_t
+BT_MATH int8_t
 bt_ref_int8_code(float x, float inverse)
 {
     float v = x * inverse;
@@ -286,7 +293,7 @@ bt_ref_int8_code(float x, float inverse)
     return (int8_t)(int32_t)((v + BT_ROUND_MAGIC) - BT_ROUND_MAGIC);
 }
 
-static inline void
+BT_MATH void
 bt_ref_int8_codes(const float *x, uint32_t count, float inverse, int8_t *codes)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -1,0 +1,328 @@
+// bench_cuda [index]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
+#include "kernels/cuda/cuda.cuh"
+
+#include "common/base/rng.h"
+
+#include <algorithm>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REPLAYS 15
+#define COPIES_MAX 16
+
+static bt_device *device;
+static bt_cuda *cuda;
+static double hbm_gb, int8_tops;
+
+static void
+must(bool good, const char *what)
+{
+    if (!good) {
+        fprintf(stderr, "bench_cuda: %s\n", what);
+        exit(1);
+    }
+}
+
+// Seconds of one of `count` calls that `queue` makes, recorded once.
+static double
+seconds_of(void (*queue)(void *arg), void *arg, int count)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float times[REPLAYS];
+
+    must(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
+    queue(arg);
+    must(cudaStreamEndCapture(cuda->stream, &graph) == cudaSuccess, "end of capture");
+    must(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "graph");
+    cudaEventCreate(&begin), cudaEventCreate(&end);
+    for (int i = -3; i < REPLAYS; i++) {
+        cudaEventRecord(begin, cuda->stream);
+        cudaGraphLaunch(exec, cuda->stream);
+        cudaEventRecord(end, cuda->stream);
+        must(cudaEventSynchronize(end) == cudaSuccess, cudaGetErrorString(cudaGetLastError()));
+        cudaEventElapsedTime(&times[i < 0 ? 0 : i], begin, end);
+    }
+    std::sort(times, times + REPLAYS);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaEventDestroy(begin), cudaEventDestroy(end);
+    return times[REPLAYS / 2] * 1e-3 / count;
+}
+
+// ---- the device itself ----
+
+static __global__ void
+read_kernel(const uint4 *from, size_t count, uint32_t *out)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        uint4 v = from[i];
+
+        sum += v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (sum == 12345) {
+        *out = sum;
+    }
+}
+
+typedef struct {
+    uint8_t *memory;
+    size_t bytes;
+} area;
+
+static void
+queue_read(void *arg)
+{
+    area *a = (area *)arg;
+
+    read_kernel<<<(unsigned)cuda->sms * 16, 512, 0, cuda->stream>>>((const uint4 *)a->memory, a->bytes / 16,
+                                                                    (uint32_t *)a->memory);
+}
+
+// Numbers of no kind in particular, so that nothing is zero.
+static __global__ void
+fill_kernel(uint32_t *to, size_t count, uint32_t seed, uint32_t mask, uint32_t base)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u + seed;
+
+        x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
+        to[i] = (x & mask) | base;
+    }
+}
+
+static void
+fill(void *to, size_t bytes, uint32_t seed, uint32_t mask, uint32_t base)
+{
+    fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)to, bytes / 4, seed, mask, base);
+}
+
+typedef struct {
+    int8_t *w, *x;
+    int32_t *y;
+    uint32_t rows, cols, tokens;
+} product;
+
+static void
+queue_product(void *arg)
+{
+    product *p = (product *)arg;
+
+    must(bt_cublas_s8(cuda->cublas, cuda, p->w, p->rows, p->cols, p->cols, p->tokens, p->x, p->cols, p->y, p->rows),
+         "cuBLASLt");
+}
+
+static void
+measure_device(void)
+{
+    area a = {NULL, (size_t)4 << 30};
+    product p = {NULL, NULL, NULL, 8192, 8192, 8192};
+
+    a.memory = (uint8_t *)bt_device_alloc(device, a.bytes);
+    must(a.memory != NULL, "memory");
+    fill(a.memory, a.bytes, 1, ~0u, 0);
+    hbm_gb = (double)a.bytes / seconds_of(queue_read, &a, 1) * 1e-9;
+    printf("{\"test\":\"hbm_read\",\"gb_per_s\":%.0f}\n", hbm_gb);
+    if (cuda->cublas != NULL) {
+        p.w = (int8_t *)a.memory, p.x = p.w + (64 << 20);
+        p.y = (int32_t *)(p.x + (64 << 20));
+        int8_tops = 2.0 * 8192 * 8192 * 8192 / seconds_of(queue_product, &p, 1) * 1e-12;
+        printf("{\"test\":\"int8_product_8192\",\"tops\":%.0f}\n", int8_tops);
+    }
+    bt_device_free(device, a.memory, a.bytes);
+}
+
+// ---- linear ----
+
+typedef struct {
+    bt_weight weights[COPIES_MAX];
+    bt_linear_args args;
+    int copies;
+} linear_bench;
+
+static void
+queue_linear(void *arg)
+{
+    linear_bench *b = (linear_bench *)arg;
+
+    for (int i = 0; i < b->copies; i++) {
+        b->args.weights[0] = &b->weights[i];
+        must(bt_device_ops(device)->linear(device, &b->args) == BT_OK, "linear");
+    }
+}
+
+static void
+queue_prologue(void *arg)
+{
+    linear_bench *b = (linear_bench *)arg;
+
+    for (int i = 0; i < b->copies; i++) {
+        must(bt_cuda_prologue(cuda, &b->args) == BT_OK, "prologue");
+    }
+}
+
+static void
+bench_linear(const char *name, bt_format format, uint32_t rows, uint32_t cols, const uint32_t *tokens, int count)
+{
+    linear_bench b;
+    bt_cuda_layout l = bt_cuda_layout_of(format, rows, cols);
+    float *x, *y;
+    size_t most = 8192;
+
+    memset(&b, 0, sizeof b);
+    b.copies = (int)std::min((size_t)COPIES_MAX, ((size_t)400 << 20) / l.bytes + 2);
+    for (int i = 0; i < b.copies; i++) {
+        b.weights[i].format = format, b.weights[i].rows = rows, b.weights[i].cols = cols, b.weights[i].bytes = l.bytes;
+        b.weights[i].data = (uint8_t *)bt_device_alloc(device, l.bytes);
+        must(b.weights[i].data != NULL, "memory");
+        fill(b.weights[i].data, l.codes_offset, 7 + i, 0x03ff03ffu, 0x20002000u); // scales of about 0.01
+        fill(b.weights[i].data + l.codes_offset, l.bytes - l.codes_offset, 9 + i, ~0u, 0);
+    }
+    x = (float *)bt_device_alloc(device, most * cols * 4), y = (float *)bt_device_alloc(device, most * rows * 4);
+    must(x != NULL && y != NULL, "memory");
+    fill(x, most * cols * 4, 3, 0x807fffffu, 0x3f000000u); // ± 0.5 … 1
+    b.args.weight_count = 1, b.args.x = x, b.args.x_stride = cols, b.args.y = y, b.args.y_stride = rows,
+    b.args.scale = 1;
+    for (int i = 0; i < count; i++) {
+        double all, before, gemm, bytes;
+
+        b.args.tokens = tokens[i];
+        b.args.weights[0] = &b.weights[0];
+        all = seconds_of(queue_linear, &b, b.copies);
+        before = seconds_of(queue_prologue, &b, b.copies);
+        gemm = all - before;
+        bytes = (double)l.bytes;
+        printf("{\"test\":\"linear\",\"format\":\"%s\",\"rows\":%u,\"cols\":%u,\"tokens\":%u,\"us\":%.1f,\"prologue_"
+               "us\":%.1f,"
+               "\"gb_per_s\":%.0f,\"of_hbm\":%.2f,\"tops\":%.0f,\"of_int8\":%.2f}\n",
+               name, rows, cols, tokens[i], all * 1e6, before * 1e6, bytes / gemm * 1e-9, bytes / gemm * 1e-9 / hbm_gb,
+               2.0 * rows * cols * tokens[i] / all * 1e-12,
+               int8_tops > 0 ? 2.0 * rows * cols * tokens[i] / all * 1e-12 / int8_tops : 0);
+        fflush(stdout);
+    }
+    for (int i = 0; i < b.copies; i++) {
+        bt_device_free(device, b.weights[i].data, 0);
+    }
+    bt_device_free(device, x, 0);
+    bt_device_free(device, y, 0);
+}
+
+// ---- attention ----
+
+typedef struct {
+    bt_attention_args args;
+    uint32_t layers;
+} attention_bench;
+
+static void
+queue_attention(void *arg)
+{
+    attention_bench *b = (attention_bench *)arg;
+
+    for (uint32_t i = 0; i < b->layers; i++) {
+        b->args.layer = i;
+        must(bt_device_ops(device)->attention(device, &b->args) == BT_OK, "attention");
+    }
+}
+
+static void
+bench_attention(uint32_t batch, uint32_t context, uint32_t count)
+{
+    const uint32_t heads = 32, kv_heads = 8, dim = 128, layers = 4, block_tokens = 32;
+    uint32_t blocks_each = (context + block_tokens - 1) / block_tokens, rows = batch * count;
+    bt_kv_layout layout;
+    attention_bench b;
+    bt_attention_span *spans = (bt_attention_span *)calloc(batch, sizeof *spans);
+    uint32_t *table = (uint32_t *)malloc((size_t)batch * blocks_each * 4), *positions = (uint32_t *)malloc(rows * 4);
+    int32_t *ids = (int32_t *)calloc(rows, 4);
+    size_t pool_bytes;
+    uint8_t *pool;
+    float *qkv, *out;
+    bool known;
+    double s, bytes;
+
+    must(bt_kv_layout_init(&layout, BT_KV_INT8, layers, kv_heads, dim, block_tokens, dim, NULL) == BT_OK, "layout");
+    pool_bytes = (size_t)batch * blocks_each * layout.block_bytes;
+    pool = (uint8_t *)bt_device_alloc(device, pool_bytes);
+    qkv = (float *)bt_device_alloc(device, (size_t)rows * (heads + 2 * kv_heads) * dim * 4);
+    out = (float *)bt_device_alloc(device, (size_t)rows * heads * dim * 4);
+    must(pool != NULL && qkv != NULL && out != NULL, "memory");
+    fill(pool, pool_bytes, 5, 0x1f1f1f1fu, 0x20002000u); // small numbers, also where scales lie
+    fill(qkv, (size_t)rows * (heads + 2 * kv_heads) * dim * 4, 3, 0x807fffffu, 0x3f000000u);
+    for (uint32_t i = 0; i < batch; i++) {
+        spans[i].row = i * count, spans[i].count = count, spans[i].position = context - count;
+        spans[i].blocks = table + (size_t)i * blocks_each;
+        for (uint32_t t = 0; t < count; t++) {
+            positions[i * count + t] = context - count + t;
+        }
+    }
+    for (uint32_t i = 0; i < batch * blocks_each; i++) {
+        table[i] = (uint32_t)((uint64_t)i * 7919 % (batch * blocks_each));
+    }
+    bt_step_args step = {ids, positions, rows, spans, batch, positions, 0};
+    must(bt_device_ops(device)->begin(device, &step, &known) == BT_OK, "step");
+    memset(&b, 0, sizeof b);
+    b.layers = layers;
+    b.args.qkv = qkv, b.args.qkv_stride = (heads + 2 * kv_heads) * dim, b.args.out = out,
+    b.args.out_stride = heads * dim;
+    b.args.heads = heads, b.args.kv_heads = kv_heads, b.args.head_dim = dim, b.args.scale = 0.088f;
+    b.args.layout = &layout, b.args.pool = pool;
+    cudaStreamSynchronize(cuda->stream);
+    s = seconds_of(queue_attention, &b, (int)layers);
+    bytes = (double)batch * context * 2 * kv_heads * (dim + 2);
+    printf("{\"test\":\"attention\",\"batch\":%u,\"context\":%u,\"queries\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
+           "hbm\":%.2f,"
+           "\"tops\":%.1f}\n",
+           batch, context, count, s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb,
+           4.0 * rows * heads * dim * (context - count / 2.0) / s * 1e-12);
+    fflush(stdout);
+    bt_device_free(device, pool, 0);
+    bt_device_free(device, qkv, 0);
+    bt_device_free(device, out, 0);
+    free(spans), free(table), free(positions), free(ids);
+}
+
+int
+main(int argc, char **argv)
+{
+    static const uint32_t few[] = {1, 8, 16, 32, 64, 128, 256}, many[] = {512, 2048, 8192}, one[] = {1, 32, 128};
+    bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
+              q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
+    bt_device_options options;
+    bt_device_limits limits;
+    bt_why why;
+
+    memset(&options, 0, sizeof options);
+    memset(&limits, 0, sizeof limits);
+    options.kind = BT_DEVICE_CUDA;
+    options.index = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
+    limits.tokens = 8192, limits.cols = 14336, limits.rows = 28672, limits.heads = 32, limits.kv_heads = 8;
+    limits.head_dim = 128, limits.context = 65536, limits.block_tokens = 32, limits.sequences = 256;
+    must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
+    cuda = bt_cuda_of(device);
+    must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
+    printf("{\"device\":\"%s\"}\n", bt_device_isa(device));
+    measure_device();
+    bench_linear("q4", q4, 8192, 8192, few, 7);
+    bench_linear("q4", q4, 28672, 4096, few, 6);
+    bench_linear("q4", q4, 4096, 14336, few, 6);
+    bench_linear("q4a_32", q4a, 8192, 8192, one, 3);
+    bench_linear("q8_32", q8, 8192, 8192, one, 3);
+    bench_linear("w8", w8, 8192, 8192, one, 3);
+    bench_linear("w8", w8, 14336, 4096, many, 3);
+    bench_linear("w8", w8, 4096, 14336, many, 3);
+    bench_attention(1, 2048, 1);
+    bench_attention(1, 65536, 1);
+    bench_attention(32, 2048, 1);
+    bench_attention(128, 2048, 1);
+    bench_attention(8, 16384, 1);
+    bench_attention(1, 2048, 2048);
+    bt_device_close(device);
+    return 0;
+}

@@ -1,0 +1,103 @@
+// What the files of the CUDA device share.
+//
+// Everything runs in one stream, in the order of the calls; nothing here waits but `end`, `read` and `write`. A kernel's results do not
+// depend on the grid it was launched with.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/kv/layout.h"
+}
+#include "kernels/cuda/layout.h"
+#include "kernels/device_impl.h"
+
+#define BT_CUDA_GRAPHS_MAX 384
+#define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
+
+// A step shape whose operations were recorded.
+typedef struct {
+    uint32_t tokens, splits;
+    cudaGraphExec_t exec;
+    uint64_t used;
+} bt_cuda_graph;
+
+// The step's own arrays, on the device, at places that never change.
+typedef struct {
+    int32_t *ids;        // [tokens]
+    uint32_t *positions; // [tokens]
+    uint32_t *tables;    // [tokens] where the token's block table begins in `blocks`
+    uint32_t *rows;      // [logit rows]
+    uint32_t *blocks;    // all spans' tables, end to end
+    uint8_t *host;       // pinned: the same, as it is copied
+    size_t bytes, blocks_offset;
+    uint32_t blocks_max;
+} bt_cuda_step;
+
+typedef struct bt_cublas bt_cublas;
+
+typedef struct {
+    bt_device_head head;
+    int index, sms;
+    char name[160];
+    cudaStream_t stream;
+    cudaError_t broken; // sticky: the device cannot be used any more
+    bt_device_limits limits;
+    bt_cuda_step step;
+    uint32_t tokens, splits; // of the step in progress: splits of the longest sequence, rounded up to a power of two
+    bool recording, known;
+    bt_cuda_graph graphs[BT_CUDA_GRAPHS_MAX];
+    uint32_t graph_count, graph_now;
+    uint64_t clock;
+    bt_cublas *cublas; // NULL: not there
+    // Scratch:
+    uint8_t *scratch;
+    size_t scratch_bytes;
+    int8_t *a8;    // [tokens padded, a8_stride] of the linear layer in progress
+    float *sa;     // [act blocks][sa_stride]
+    int32_t *sums; // [blocks of 32][sa_stride] of a8
+    float *normed; // [tokens, a8_stride] for float weights
+    size_t a8_stride, sa_stride;
+    int32_t *s32; // [s32_tokens, rows] products of cuBLASLt
+    uint32_t s32_tokens;
+    int8_t *q8;     // [tokens, heads, head_dim]
+    float *q32;     // the same memory
+    float *q_scale; // [tokens, heads]
+    float *whole;   // [tokens, 2]
+    float *partials;
+    size_t partial_floats;
+} bt_cuda;
+
+static inline bt_cuda *
+bt_cuda_of(bt_device *device)
+{
+    return (bt_cuda *)(void *)device;
+}
+
+// BT_OK, or logs what failed and returns BT_ERR_DEVICE.
+bt_err bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what);
+static inline bt_err
+bt_cuda_launched(bt_cuda *cuda, const char *what)
+{
+    return bt_cuda_check(cuda, cudaGetLastError(), what);
+}
+
+bt_err bt_cuda_embed(bt_device *device, const bt_embed_args *args);
+bt_err bt_cuda_rope(bt_device *device, const bt_rope_args *args);
+bt_err bt_cuda_linear(bt_device *device, const bt_linear_args *args);
+bt_err bt_cuda_attention(bt_device *device, const bt_attention_args *args);
+bt_err bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *args);
+bt_err bt_cuda_gather(bt_device *device, const bt_gather_args *args);
+
+// Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
+bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args);
+
+// cuBLASLt, loaded when the device is opened, where it is there.
+bt_cublas *bt_cublas_open(bt_cuda *cuda);
+void bt_cublas_close(bt_cublas *cublas);
+// out [tokens, rows] = a8 · codesᵀ, exact. False: it does not want to.
+bool bt_cublas_s8(bt_cublas *cublas, bt_cuda *cuda, const int8_t *codes, uint32_t rows, uint32_t cols, size_t ld,
+                  uint32_t tokens, const int8_t *a8, size_t a8_stride, int32_t *out, size_t out_stride);

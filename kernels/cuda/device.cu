@@ -1,0 +1,470 @@
+// A CUDA device: its life, its memory, and steps, recorded as graphs once their shape has been seen.
+#include "kernels/cuda/cuda.cuh"
+
+#include "kernels/cpu/ref/attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PARTIAL_BYTES ((size_t)256 << 20)
+#define S32_TOKENS 2048u
+
+bt_err
+bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess) {
+        return BT_OK;
+    }
+    bt_log_error("CUDA-FAILED", "%s: %s: %s", cuda->name, what, cudaGetErrorString(error));
+    cuda->broken = error;
+    return BT_ERR_DEVICE;
+}
+
+static void
+drop_graphs(bt_cuda *cuda)
+{
+    for (uint32_t i = 0; i < cuda->graph_count; i++) {
+        cudaGraphExecDestroy(cuda->graphs[i].exec);
+    }
+    cuda->graph_count = 0;
+}
+
+static void
+free_scratch(bt_cuda *cuda)
+{
+    drop_graphs(cuda); // they name it
+    cudaFree(cuda->scratch);
+    cudaFreeHost(cuda->step.host);
+    cuda->scratch = NULL;
+    cuda->step.host = NULL;
+    cuda->scratch_bytes = 0;
+}
+
+static void
+cuda_close(bt_device *device)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    cudaSetDevice(cuda->index);
+    if (cuda->stream != NULL) {
+        cudaStreamSynchronize(cuda->stream);
+        free_scratch(cuda);
+        bt_cublas_close(cuda->cublas);
+        cudaStreamDestroy(cuda->stream);
+    }
+    free(cuda);
+}
+
+static uint32_t
+cuda_threads(const bt_device *device)
+{
+    (void)device;
+    return 1;
+}
+
+static const char *
+cuda_isa(const bt_device *device)
+{
+    return ((const bt_cuda *)(const void *)device)->name;
+}
+
+// ---- scratch ----
+
+typedef struct {
+    uint8_t *base; // NULL: only counts
+    size_t used;
+} carve;
+
+static void *
+take(carve *c, size_t bytes)
+{
+    size_t at = c->used;
+
+    c->used = at + (bytes + 255) / 256 * 256;
+    return c->base == NULL ? NULL : c->base + at;
+}
+
+static size_t
+rounded(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static void
+lay_out(bt_cuda *cuda, carve *c)
+{
+    const bt_device_limits *l = &cuda->limits;
+    size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
+    size_t logit_rows = l->logit_rows != 0 ? l->logit_rows : l->tokens, heads = (size_t)l->tokens * l->heads;
+    size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
+    bt_cuda_step *s = &cuda->step;
+    size_t begin = c->used;
+
+    s->blocks_max = (uint32_t)(sequences * (l->context / block_tokens + 1));
+    s->ids = (int32_t *)take(c, l->tokens * 4);
+    s->positions = (uint32_t *)take(c, l->tokens * 4);
+    s->tables = (uint32_t *)take(c, l->tokens * 4);
+    s->rows = (uint32_t *)take(c, logit_rows * 4);
+    s->blocks_offset = c->used - begin;
+    s->blocks = (uint32_t *)take(c, (size_t)s->blocks_max * 4);
+    s->bytes = c->used - begin;
+
+    cuda->a8_stride = rounded(l->cols, 128);
+    cuda->sa_stride = tokens;
+    cuda->a8 = (int8_t *)take(c, tokens * cuda->a8_stride);
+    cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
+    cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
+    cuda->normed = (float *)take(c, (size_t)l->tokens * cuda->a8_stride * 4);
+    cuda->s32_tokens = l->tokens < S32_TOKENS ? l->tokens : S32_TOKENS;
+    // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
+    cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);
+    cuda->q32 = (float *)take(c, heads * l->head_dim * 4);
+    cuda->q8 = (int8_t *)cuda->q32;
+    cuda->q_scale = (float *)take(c, heads * 4);
+    cuda->whole = (float *)take(c, (size_t)l->tokens * 8);
+    cuda->partial_floats = PARTIAL_BYTES / 4;
+    {
+        size_t most = heads * (l->context / BT_ATTENTION_SPLIT + 1) * bt_attention_partial_floats(l->head_dim);
+
+        cuda->partial_floats = most < cuda->partial_floats ? most : cuda->partial_floats;
+    }
+    cuda->partials = (float *)take(c, cuda->partial_floats * 4);
+}
+
+static bt_err
+cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    carve c = {NULL, 0};
+
+    cudaSetDevice(cuda->index);
+    free_scratch(cuda);
+    cuda->limits = *limits;
+    lay_out(cuda, &c);
+    cuda->scratch_bytes = c.used;
+    if (cudaMalloc((void **)&cuda->scratch, c.used) != cudaSuccess ||
+        cudaMallocHost((void **)&cuda->step.host, cuda->step.bytes) != cudaSuccess) {
+        cudaGetLastError();
+        free_scratch(cuda);
+        return bt_fail(why, BT_ERR_NO_MEMORY, "%s: cannot allocate %.1f MiB of scratch: %.1f MiB are free", cuda->name,
+                       (double)c.used / 0x1p20, (double)bt_device_available(device) / 0x1p20);
+    }
+    // What is read beyond the tokens of a call must be numbers.
+    if (cudaMemset(cuda->scratch, 0, c.used) != cudaSuccess) {
+        return bt_fail(why, BT_ERR_DEVICE, "%s: cannot clear memory", cuda->name);
+    }
+    c = (carve){cuda->scratch, 0};
+    lay_out(cuda, &c);
+    return BT_OK;
+}
+
+static size_t
+cuda_scratch_bytes(const bt_device *device)
+{
+    return ((const bt_cuda *)(const void *)device)->scratch_bytes;
+}
+
+static void
+cuda_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg)
+{
+    (void)device;
+    run(arg, 0, 1);
+}
+
+// ---- memory ----
+
+static void *
+cuda_alloc(bt_device *device, size_t bytes)
+{
+    void *memory = NULL;
+
+    cudaSetDevice(bt_cuda_of(device)->index);
+    if (cudaMalloc(&memory, bytes != 0 ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    if (cudaMemset(memory, 0, bytes) != cudaSuccess) {
+        cudaFree(memory);
+        return NULL;
+    }
+    return memory;
+}
+
+static void
+cuda_free(bt_device *device, void *memory, size_t bytes)
+{
+    (void)bytes;
+    cudaSetDevice(bt_cuda_of(device)->index);
+    cudaFree(memory);
+}
+
+static bt_err
+copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, way, cuda->stream);
+
+    return bt_cuda_check(cuda, error == cudaSuccess ? cudaStreamSynchronize(cuda->stream) : error, "copy");
+}
+
+static bt_err
+cuda_write(bt_device *device, void *to, const void *from, size_t bytes)
+{
+    return copy(device, to, from, bytes, cudaMemcpyHostToDevice);
+}
+
+static bt_err
+cuda_read(bt_device *device, void *to, const void *from, size_t bytes)
+{
+    return copy(device, to, from, bytes, cudaMemcpyDeviceToHost);
+}
+
+static size_t
+cuda_available(const bt_device *device)
+{
+    size_t free_bytes = 0, total = 0;
+
+    cudaSetDevice(((const bt_cuda *)(const void *)device)->index);
+    return cudaMemGetInfo(&free_bytes, &total) == cudaSuccess ? free_bytes : 0;
+}
+
+// ---- steps ----
+
+// Where the host's image of a device array lies.
+static uint8_t *
+host_of(const bt_cuda *cuda, const void *on_device)
+{
+    return cuda->step.host + ((const uint8_t *)on_device - cuda->scratch);
+}
+
+static bool
+fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
+{
+    const bt_cuda_step *s = &cuda->step;
+    uint32_t *tables = (uint32_t *)host_of(cuda, s->tables), *blocks = (uint32_t *)host_of(cuda, s->blocks), at = 0;
+    uint32_t block_tokens = cuda->limits.block_tokens != 0 ? cuda->limits.block_tokens : 32;
+
+    memcpy(host_of(cuda, s->ids), a->ids, a->tokens * 4);
+    memcpy(host_of(cuda, s->positions), a->positions, a->tokens * 4);
+    memcpy(host_of(cuda, s->rows), a->rows, a->row_count * 4);
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        const bt_attention_span *span = &a->spans[i];
+        uint32_t count = (span->position + span->count + block_tokens - 1) / block_tokens;
+
+        if (at + count > s->blocks_max) {
+            return false;
+        }
+        for (uint32_t t = 0; t < span->count; t++) {
+            tables[span->row + t] = at;
+        }
+        memcpy(blocks + at, span->blocks, (size_t)count * 4);
+        at += count;
+    }
+    *bytes = s->blocks_offset + (size_t)at * 4;
+    return true;
+}
+
+// A step that writes answers: one token a sequence, each with logits.
+static bool
+writes_answers(const bt_step_args *a)
+{
+    return a->tokens == a->span_count && a->row_count == a->tokens;
+}
+
+static bool
+find_graph(bt_cuda *cuda)
+{
+    for (uint32_t i = 0; i < cuda->graph_count; i++) {
+        if (cuda->graphs[i].tokens == cuda->tokens && cuda->graphs[i].splits == cuda->splits) {
+            cuda->graph_now = i;
+            cuda->graphs[i].used = ++cuda->clock;
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t
+splits_of(const bt_step_args *a)
+{
+    uint32_t longest = 1, splits = 1;
+
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        uint32_t end = a->spans[i].position + a->spans[i].count;
+
+        longest = end > longest ? end : longest;
+    }
+    while (splits * BT_ATTENTION_SPLIT < longest) {
+        splits *= 2;
+    }
+    return splits;
+}
+
+static bt_err
+cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    size_t bytes;
+    bt_err err;
+
+    *known = false;
+    if (cuda->broken != cudaSuccess) {
+        return BT_ERR_DEVICE;
+    }
+    cudaSetDevice(cuda->index);
+    if (args->tokens > cuda->limits.tokens || !fill_step(cuda, args, &bytes)) {
+        return BT_ERR_TOO_LONG;
+    }
+    if ((err = bt_cuda_check(
+             cuda, cudaMemcpyAsync(cuda->step.ids, cuda->step.host, bytes, cudaMemcpyHostToDevice, cuda->stream),
+             "step")) != BT_OK) {
+        return err;
+    }
+    cuda->tokens = args->tokens;
+    cuda->splits = splits_of(args);
+    cuda->known = *known = writes_answers(args) && find_graph(cuda);
+    cuda->recording = writes_answers(args) && !*known;
+    return cuda->recording ? bt_cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
+                                           "begin to record")
+                           : BT_OK;
+}
+
+// A place for one more graph: the least recently used gives way.
+static uint32_t
+graph_place(bt_cuda *cuda)
+{
+    uint32_t oldest = 0;
+
+    if (cuda->graph_count < BT_CUDA_GRAPHS_MAX) {
+        return cuda->graph_count++;
+    }
+    for (uint32_t i = 1; i < cuda->graph_count; i++) {
+        oldest = cuda->graphs[i].used < cuda->graphs[oldest].used ? i : oldest;
+    }
+    cudaGraphExecDestroy(cuda->graphs[oldest].exec);
+    return oldest;
+}
+
+static bt_err
+keep_recorded(bt_cuda *cuda)
+{
+    cudaGraphExec_t exec;
+    cudaGraph_t graph;
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
+
+    if (error == cudaSuccess) {
+        error = cudaGraphInstantiate(&exec, graph, 0);
+        cudaGraphDestroy(graph);
+    }
+    if (error != cudaSuccess) {
+        return bt_cuda_check(cuda, error, "record a step");
+    }
+    cuda->graph_now = graph_place(cuda);
+    cuda->graphs[cuda->graph_now] = (bt_cuda_graph){cuda->tokens, cuda->splits, exec, ++cuda->clock};
+    return BT_OK;
+}
+
+static bt_err
+cuda_end(bt_device *device)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    bt_err err = BT_OK;
+
+    if (cuda->recording) {
+        cuda->recording = false;
+        cuda->known = true;
+        err = keep_recorded(cuda);
+    }
+    if (err == BT_OK && cuda->known) {
+        err = bt_cuda_check(cuda, cudaGraphLaunch(cuda->graphs[cuda->graph_now].exec, cuda->stream), "run a step");
+    }
+    cuda->known = false;
+    return err != BT_OK ? err : bt_cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "step");
+}
+
+// ---- open ----
+
+static const bt_ops ops_cuda = {
+    .name = "cuda",
+    .weight_bytes = bt_cuda_weight_bytes,
+    .weight_pack = bt_cuda_weight_pack,
+    .weight_pack_floats = bt_cuda_weight_pack_floats,
+    .weight_pack_f32 = bt_cuda_weight_pack_f32,
+    .weight_row = NULL,
+    .weight_row_floats = NULL,
+    .begin = cuda_begin,
+    .end = cuda_end,
+    .gather = bt_cuda_gather,
+    .embed = bt_cuda_embed,
+    .rope = bt_cuda_rope,
+    .linear = bt_cuda_linear,
+    .attention = bt_cuda_attention,
+    .add_norm = bt_cuda_add_norm,
+};
+
+static const bt_device_class cuda_class = {
+    .host = false,
+    .close = cuda_close,
+    .threads = cuda_threads,
+    .isa = cuda_isa,
+    .reserve = cuda_reserve,
+    .scratch_bytes = cuda_scratch_bytes,
+    .parallel = cuda_parallel,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .write = cuda_write,
+    .read = cuda_read,
+    .available = cuda_available,
+};
+
+static bt_err
+choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
+{
+    struct cudaDeviceProp p;
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+
+    if (error != cudaSuccess || count == 0) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: no CUDA device here (%s)", options->index,
+                       error != cudaSuccess ? cudaGetErrorString(error) : "the driver sees none");
+    }
+    if (options->index >= (uint32_t)count) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this machine has cuda:0 … cuda:%d", options->index,
+                       count - 1);
+    }
+    cuda->index = (int)options->index;
+    if ((error = cudaSetDevice(cuda->index)) != cudaSuccess ||
+        (error = cudaGetDeviceProperties(&p, cuda->index)) != cudaSuccess) {
+        return bt_fail(why, BT_ERR_DEVICE, "device cuda:%d: %s", cuda->index, cudaGetErrorString(error));
+    }
+    if (p.major < 8) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, 8.0 is needed",
+                       cuda->index, p.name, p.major, p.minor);
+    }
+    cuda->sms = p.multiProcessorCount;
+    snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
+    if ((error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking)) != cudaSuccess) {
+        return bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));
+    }
+    return BT_OK;
+}
+
+bt_err
+bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
+{
+    bt_cuda *cuda = (bt_cuda *)calloc(1, sizeof *cuda);
+    bt_err err;
+
+    if (cuda == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
+    }
+    cuda->head = (bt_device_head){&cuda_class, &ops_cuda};
+    if ((err = choose(cuda, options, why)) != BT_OK) {
+        free(cuda);
+        return err;
+    }
+    cuda->cublas = bt_cublas_open(cuda);
+    *out = (bt_device *)(void *)cuda;
+    return BT_OK;
+}

@@ -1,0 +1,109 @@
+// The operations that move little: embedding, RoPE's angles, the post-norm, and the rows that want logits.
+#include "kernels/cuda/cuda.cuh"
+
+#include "kernels/cpu/ref/math.h"
+#include "kernels/cuda/weight.cuh"
+
+#define THREADS 256
+
+static __global__ void
+embed_kernel(bt_cuda_matrix w, const int32_t *ids, float *out, size_t stride, float scale)
+{
+    uint32_t row = (uint32_t)ids[blockIdx.x];
+    float *to = out + blockIdx.x * stride;
+
+    for (uint32_t k = threadIdx.x; k < w.cols; k += THREADS) {
+        to[k] = scale * bt_cuda_value(&w, row, k);
+    }
+}
+
+bt_err
+bt_cuda_embed(bt_device *device, const bt_embed_args *a)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    embed_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(bt_cuda_matrix_of(a->table), cuda->step.ids, a->out,
+                                                          a->out_stride, a->scale);
+    return bt_cuda_launched(cuda, "embed");
+}
+
+static __global__ void
+rope_kernel(const uint32_t *positions, const float *inv_freq, uint32_t pairs, float factor, float *cosines,
+            float *sines)
+{
+    float position = (float)positions[blockIdx.x];
+
+    for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x) {
+        size_t at = (size_t)blockIdx.x * pairs + i;
+        float sine, cosine;
+
+        bt_ref_sincos(position * inv_freq[i], &sine, &cosine);
+        sines[at] = sine * factor;
+        cosines[at] = cosine * factor;
+    }
+}
+
+bt_err
+bt_cuda_rope(bt_device *device, const bt_rope_args *a)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    rope_kernel<<<a->tokens, 64, 0, cuda->stream>>>(cuda->step.positions, a->inv_freq, a->pairs, a->factor, a->cos,
+                                                    a->sin);
+    return bt_cuda_launched(cuda, "rope");
+}
+
+static __global__ void
+add_norm_kernel(bt_add_norm_args a)
+{
+    __shared__ float lanes[16];
+    float *x = a.x + blockIdx.x * a.x_stride;
+    const float *y = a.y + blockIdx.x * a.y_stride;
+    float factor = 1.0f;
+
+    if (a.norm != NULL) {
+        if (threadIdx.x < 16) {
+            lanes[threadIdx.x] = bt_cuda_lane16(y, a.cols, threadIdx.x);
+        }
+        __syncthreads();
+        factor = bt_ref_rms_factor(bt_ref_tree16(lanes), a.cols, a.norm_eps);
+    }
+    for (uint32_t i = threadIdx.x; i < a.cols; i += THREADS) {
+        x[i] = fmaf(a.scale, a.norm == NULL ? y[i] : y[i] * factor * a.norm[i], x[i]);
+    }
+}
+
+bt_err
+bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *a)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    add_norm_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(*a);
+    return bt_cuda_launched(cuda, "add_norm");
+}
+
+// One block takes some columns of all rows in turn, so that a row is read before another lands on it.
+static __global__ void
+gather_kernel(float *x, size_t stride, uint32_t cols, const uint32_t *rows, uint32_t count)
+{
+    uint32_t col = blockIdx.x * THREADS + threadIdx.x;
+
+    for (uint32_t i = 0; i < count && col < cols; i++) {
+        if (rows[i] != i) {
+            x[i * stride + col] = x[rows[i] * stride + col];
+        }
+    }
+}
+
+bt_err
+bt_cuda_gather(bt_device *device, const bt_gather_args *a)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    if (a->count == cuda->tokens) { // every row wants logits: all are in place
+        return BT_OK;
+    }
+    gather_kernel<<<(a->cols + THREADS - 1) / THREADS, THREADS, 0, cuda->stream>>>(a->x, a->x_stride, a->cols,
+                                                                                   cuda->step.rows, a->count);
+    return bt_cuda_launched(cuda, "gather");
+}

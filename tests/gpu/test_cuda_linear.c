@@ -1,0 +1,222 @@
+// Linear layers on the GPU give the bits of kernels/cpu/ref: every format, odd shapes, batches, epilogues.
+#include "tests/kernels/linear_case.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const bt_format formats[] = {
+    {BT_WEIGHT_F32, 0, false, 0, 0},     {BT_WEIGHT_F16, 0, false, 0, 0},   {BT_WEIGHT_BF16, 0, false, 0, 0},
+    {BT_WEIGHT_INT, 2, false, 32, 32},   {BT_WEIGHT_INT, 2, true, 16, 32},  {BT_WEIGHT_INT, 3, false, 16, 32},
+    {BT_WEIGHT_INT, 3, true, 64, 128},   {BT_WEIGHT_INT, 4, false, 32, 32}, {BT_WEIGHT_INT, 4, true, 32, 32},
+    {BT_WEIGHT_INT, 4, false, 128, 128}, {BT_WEIGHT_INT, 4, false, 64, 64}, {BT_WEIGHT_INT, 5, false, 32, 64},
+    {BT_WEIGHT_INT, 5, true, 32, 32},    {BT_WEIGHT_INT, 6, false, 16, 32}, {BT_WEIGHT_INT, 6, true, 128, 128},
+    {BT_WEIGHT_INT, 8, false, 32, 32},   {BT_WEIGHT_INT, 8, false, 0, 0},   {BT_WEIGHT_INT, 8, false, 0, 128},
+    {BT_WEIGHT_INT, 8, false, 0, 32},
+};
+#define FORMATS (sizeof formats / sizeof *formats)
+
+static bt_device *ref, *gpu;
+
+static void *
+there(const void *from, size_t bytes)
+{
+    void *memory = bt_device_alloc(gpu, bytes + 16);
+
+    ck_assert_ptr_nonnull(memory);
+    ck_assert_int_eq(bt_device_write(gpu, memory, from, bytes), BT_OK);
+    return memory;
+}
+
+// What was allocated for a case, to be freed.
+static void *kept[64];
+static size_t kept_count;
+
+static void *
+keep(const void *from, size_t bytes)
+{
+    return from == NULL ? NULL : (kept[kept_count++] = there(from, bytes));
+}
+
+static void
+move_case(linear_case *c, const linear_shape *shape, bt_weight weights[3], bt_linear_args *args)
+{
+    *args = c->args;
+    for (uint32_t i = 0; i < args->weight_count; i++) {
+        const bt_weight *w = args->weights[i];
+
+        weights[i] = *w;
+        weights[i].data = keep(w->data, w->bytes);
+        if (w->outliers.row_start != NULL) {
+            uint32_t n = w->outliers.row_start[w->rows];
+
+            weights[i].outliers.row_start = keep(w->outliers.row_start, (w->rows + 1) * 4);
+            weights[i].outliers.cols = keep(w->outliers.cols, n * 4);
+            weights[i].outliers.deltas = keep(w->outliers.deltas, n * 2);
+        }
+        args->weights[i] = &weights[i];
+        args->biases[i] = keep(args->biases[i], w->rows * 4);
+    }
+    args->x = keep(c->x, (args->x_stride * (shape->tokens - 1) + shape->cols) * 4);
+    args->norm = keep(c->norm, shape->cols * 4);
+    args->y = keep(c->y_before, c->y_count * 4);
+}
+
+static void
+agree(const linear_shape *shape)
+{
+    const bt_ops *ops = bt_device_ops(gpu);
+    linear_case a, b;
+    bt_weight weights[3];
+    bt_linear_args args;
+    size_t at;
+
+    linear_case_init(&a, shape, bt_device_ops(ref));
+    ck_assert_int_eq(bt_device_ops(ref)->linear(ref, &a.args), BT_OK);
+    linear_case_init(&b, shape, ops);
+    kept_count = 0;
+    move_case(&b, shape, weights, &args);
+    ck_assert_int_eq(ops->linear(gpu, &args), BT_OK);
+    ck_assert_int_eq(bt_device_read(gpu, b.y, args.y, b.y_count * 4), BT_OK);
+    at = first_difference(a.y, b.y, a.y_count);
+    ck_assert_msg(at == a.y_count, "%s: y[%zu][%zu] is %.9g, ref says %.9g", linear_shape_name(shape),
+                  at / a.args.y_stride, at % a.args.y_stride, b.y[at], a.y[at]);
+    for (size_t i = 0; i < kept_count; i++) {
+        bt_device_free(gpu, kept[i], 0);
+    }
+    linear_case_fini(&a);
+    linear_case_fini(&b);
+}
+
+START_TEST(every_format_and_width_gives_the_bits_of_ref)
+{
+    static const uint32_t cols[] = {64, 172, 576, 1024, 1536, 2112, 4096, 5120};
+    static const uint32_t rows[] = {1, 16, 17, 64, 100};
+    static const uint32_t tokens[] = {1, 2, 3, 5, 8};
+
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) {
+        linear_shape shape = {.part_count = 1,
+                              .formats = {formats[_i]},
+                              .rows = {rows[(_i + i) % 5]},
+                              .cols = cols[i],
+                              .tokens = tokens[(i + _i) % 5],
+                              .norm = i % 2 == 0,
+                              .outliers = (i + _i) % 3 == 0,
+                              .bias = i % 3 == 1,
+                              .seed = (uint64_t)_i * 1000 + i};
+
+        agree(&shape);
+    }
+}
+END_TEST
+
+START_TEST(every_number_of_tokens_gives_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {1, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 97, 128, 200, 257};
+
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        linear_shape shape = {.part_count = 1,
+                              .formats = {formats[_i]},
+                              .rows = {i % 3 == 0 ? 64 : 50},
+                              .cols = i % 2 ? 1088 : 576,
+                              .tokens = tokens[i],
+                              .outliers = i % 2 == 0,
+                              .seed = (uint64_t)_i * 77 + i};
+
+        agree(&shape);
+    }
+}
+END_TEST
+
+START_TEST(parts_and_epilogues_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {1, 5, 16, 40, 130};
+    bt_format f = formats[_i];
+
+    for (size_t i = 0; i < 5; i++) {
+        linear_shape qkv = {.part_count = 3, .formats = {f, f, f}, .rows = {192, 64, 48}, .cols = 576};
+        linear_shape pair = {.part_count = 2, .formats = {f, f}, .rows = {172, 172}, .cols = 576};
+        linear_shape add = {.part_count = 1, .formats = {f}, .rows = {96}, .cols = 2048};
+
+        qkv.tokens = pair.tokens = add.tokens = tokens[i];
+        qkv.bias = pair.outliers = add.outliers = true;
+        pair.epilogue = i % 2 ? BT_LINEAR_GELU_MUL : BT_LINEAR_SILU_MUL;
+        pair.norm = true;
+        add.epilogue = BT_LINEAR_ADD;
+        add.scale = 0.75f;
+        add.softcap = i == 2 ? 30.0f : 0.0f;
+        qkv.seed = pair.seed = add.seed = 5 + i;
+        agree(&qkv);
+        agree(&pair);
+        agree(&add);
+    }
+}
+END_TEST
+
+START_TEST(wide_layers_give_the_bits_of_ref)
+{
+    static const uint32_t cols[] = {8192, 14336, 28672};
+
+    for (size_t i = 0; i < 3; i++) {
+        for (uint32_t tokens = 1; tokens <= 64; tokens *= 4) {
+            linear_shape shape = {.part_count = 1,
+                                  .formats = {formats[_i]},
+                                  .rows = {48},
+                                  .cols = cols[i],
+                                  .tokens = tokens,
+                                  .seed = cols[i] + tokens};
+
+            agree(&shape);
+        }
+    }
+}
+END_TEST
+
+static void
+open_devices(void)
+{
+    bt_device_limits limits = {.tokens = 257,
+                               .cols = 28672,
+                               .rows = 1024,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .context = 64,
+                               .block_tokens = 32};
+    bt_why why = {""};
+
+    ref = linear_device("ref", 8, limits.tokens, limits.cols, limits.rows);
+    ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
+    ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
+}
+
+static Suite *
+suite(void)
+{
+    Suite *s = suite_create("cuda linear");
+    TCase *t = tcase_create("bits");
+
+    tcase_add_loop_test(t, every_format_and_width_gives_the_bits_of_ref, 0, FORMATS);
+    tcase_add_loop_test(t, every_number_of_tokens_gives_the_bits_of_ref, 0, FORMATS);
+    tcase_add_loop_test(t, parts_and_epilogues_give_the_bits_of_ref, 0, FORMATS);
+    tcase_add_loop_test(t, wide_layers_give_the_bits_of_ref, 0, FORMATS);
+    tcase_add_unchecked_fixture(t, open_devices, NULL);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+int
+main(void)
+{
+    bt_device *device;
+    bt_why why;
+
+    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
+        printf("%s\n", why.text);
+        return 77;
+    }
+    bt_device_close(device);
+    setenv("CK_FORK", "no", 1); // a context does not survive a fork
+    return bt_test_run(suite());
+}

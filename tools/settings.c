@@ -129,6 +129,7 @@ bt_http_settings_gateway(const bt_http_settings *s, const char *listen, const ch
         .sp = {.listen = listen,
                .cert_key_file = cert_key_file,
                .connections_max = s->connections,
+               .connections_each_max = s->connections_each,
                .message_bytes_max = s->body_bytes,
                .in_bytes_total_max = s->body_bytes_total,
                .out_bytes_max = s->out_bytes,

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#define LONG_AGO BT_SECOND // since the router was heard of: it may have closed the connection
+
 bt_client_options
 bt_client_defaults(void)
 {
@@ -134,11 +136,15 @@ bt_client_connect(bt_client *client, bt_time deadline, bt_why *why)
     bt_sp_client_options sp = {options->url, options->ca_file, options->tls_name, options->message_bytes_max};
     bt_why reason = {""}, latest = {""};
 
+    // One that the router has closed meanwhile, for being idle say, is not to cost a stream its request.
+    if (client->sp != NULL && bt_time_now() - client->heard > LONG_AGO && !bt_sp_client_is_open(client->sp))
+        bt_client_lose(client);
     while (client->sp == NULL) {
         bt_err err = bt_sp_client_open(&client->sp, &sp, deadline, &latest);
 
         if (err == BT_OK) {
             client->failures = 0;
+            client->heard = bt_time_now();
             return BT_OK;
         }
         // An attempt that the deadline cut short says less than the one before it.
@@ -197,6 +203,7 @@ bt_client_await(bt_client *client, uint64_t id, bt_gateway_reply *out, bt_time d
 
         if ((err = bt_sp_client_receive(client->sp, &bytes, &length, deadline)) != BT_OK)
             break;
+        client->heard = bt_time_now();
         bt_wire_scratch_reset(&client->read);
         if ((err = bt_gateway_read_reply(out, bytes, length, &client->read)) != BT_OK || out->id == id)
             break;

@@ -27,6 +27,7 @@ struct bt_client_stream {
 struct bt_client {
     bt_client_options options; // its texts are ours
     bt_sp_client *sp;          // NULL = not connected
+    bt_time heard;             // when something last came over it
     uint32_t failures;         // attempts in a row
     bt_rng rng;
     uint64_t last_id;

@@ -74,19 +74,20 @@ bt_client_generate(bt_client *client, const bt_gateway_generate *generate, const
         .name = bt_str_of(call != NULL && call->name != NULL ? call->name : ""),
         .body = {"", 0},
     };
-    bt_client_stream *stream = take_stream(client);
+    bt_time deadline = bt_client_deadline(client, timeout);
+    bt_client_stream *stream;
     bt_err err;
 
-    if (stream == NULL)
-        return bt_client_fail(client, BT_ERR_BUSY, why, "as many streams as this client may have are open");
-    request.id = stream->id;
-    stream->deadline = bt_client_deadline(client, timeout);
     bt_wire_scratch_reset(&client->write);
     if ((err = bt_gateway_pack_generate(&request.body, generate, &client->write)) != BT_OK)
-        err = bt_client_fail(client, err, why, "more than a call may ask for");
-    else if ((err = bt_client_connect(client, stream->deadline, why)) == BT_OK)
-        err = bt_client_send(client, &request, stream->deadline, why);
-    if (err != BT_OK) {
+        return bt_client_fail(client, err, why, "more than a call may ask for");
+    if ((err = bt_client_connect(client, deadline, why)) != BT_OK)
+        return err;
+    if ((stream = take_stream(client)) == NULL)
+        return bt_client_fail(client, BT_ERR_BUSY, why, "as many streams as this client may have are open");
+    stream->deadline = deadline;
+    request.id = stream->id;
+    if ((err = bt_client_send(client, &request, deadline, why)) != BT_OK) {
         stream->client = NULL;
         return err;
     }

@@ -23,16 +23,17 @@
 
 typedef struct {
     const char *listen;
-    const char *cert_key_file; // PEM, both in one file; wanted for tls+tcp
-    const char *ca_file;       // NULL: clients need no certificate
-    uint32_t connections_max;  // more are closed at once
-    size_t message_bytes_max;  // of one that comes in
-    size_t in_bytes_total_max; // of all that are on their way in
-    size_t out_bytes_max;      // that wait for one client; a message beyond closes its connection
-    bt_time greeting_time_max; // from a connection to its greeting
-    bt_time message_time_max;  // from a message's first byte to its last
-    bt_time stall_time_max;    // without progress while there is something to send
-    bt_time idle_time_max;     // without a message either way, for who is not kept
+    const char *cert_key_file;     // PEM, both in one file; wanted for tls+tcp
+    const char *ca_file;           // NULL: clients need no certificate
+    uint32_t connections_max;      // more are closed at once
+    uint32_t connections_each_max; // from one address; 0 = no limit of its own
+    size_t message_bytes_max;      // of one that comes in
+    size_t in_bytes_total_max;     // of all that are on their way in
+    size_t out_bytes_max;          // that wait for one client; a message beyond closes its connection
+    bt_time greeting_time_max;     // from a connection to its greeting
+    bt_time message_time_max;      // from a message's first byte to its last
+    bt_time stall_time_max;        // without progress while there is something to send
+    bt_time idle_time_max;         // without a message either way, for who is not kept
 } bt_sp_options;
 
 // 256 connections, 8 MiB, 256 MiB, 16 MiB, 10 s, 60 s, 30 s, 10 min.

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define CHUNK_BYTES (64u << 10)
+#define TURN (20 * BT_MILLISECOND) // of one that writes to a server that does not read
 
 struct bt_sp_client {
     size_t message_bytes_max;
@@ -106,28 +107,6 @@ dial(bt_sp_client *client, const bt_sp_client_options *options, bt_time deadline
 }
 
 static bt_err
-write_all(bt_sp_client *client, nng_iov *parts, unsigned count, bt_time deadline)
-{
-    bt_err err = BT_OK;
-    size_t sent;
-
-    while (count > 0 && err == BT_OK) {
-        set_patience(client, deadline);
-        nng_aio_set_iov(client->aio, count, parts);
-        nng_stream_send(client->stream, client->aio);
-        err = wait_for(client);
-        sent = err == BT_OK ? nng_aio_count(client->aio) : 0;
-        for (; count > 0 && sent >= parts->iov_len; parts++, count--)
-            sent -= parts->iov_len;
-        if (count > 0) {
-            parts->iov_buf = (uint8_t *)parts->iov_buf + sent;
-            parts->iov_len -= sent;
-        }
-    }
-    return err;
-}
-
-static bt_err
 read_some(bt_sp_client *client, bt_time deadline)
 {
     nng_iov room = {client->chunk, CHUNK_BYTES};
@@ -140,6 +119,50 @@ read_some(bt_sp_client *client, bt_time deadline)
         return err;
     bt_buf_append(&client->in, client->chunk, nng_aio_count(client->aio));
     return client->in.failed ? BT_ERR_NO_MEMORY : nng_aio_count(client->aio) == 0 ? BT_ERR_PEER : BT_OK;
+}
+
+// What has come, as far as there is room for it. nng does not look at all when it has no time: a millisecond is the least.
+static bt_err
+read_ready(bt_sp_client *client)
+{
+    bt_err err = BT_OK;
+
+    while (err == BT_OK && client->in.len + CHUNK_BYTES <= client->in.limit)
+        err = read_some(client, bt_time_now() + BT_MILLISECOND);
+    return err == BT_ERR_TIMEOUT ? BT_OK : err;
+}
+
+static bt_err
+write_some(bt_sp_client *client, const nng_iov *parts, unsigned count, bt_time deadline, size_t *sent)
+{
+    bt_time soon = bt_time_now() + TURN;
+    bt_err err;
+
+    set_patience(client, soon < deadline ? soon : deadline);
+    nng_aio_set_iov(client->aio, count, parts);
+    nng_stream_send(client->stream, client->aio);
+    err = wait_for(client);
+    *sent = err == BT_OK ? nng_aio_count(client->aio) : 0;
+    // Perhaps it does not read because we do not: it is our turn for a moment.
+    return err == BT_ERR_TIMEOUT && bt_time_now() < deadline ? read_ready(client) : err;
+}
+
+static bt_err
+write_all(bt_sp_client *client, nng_iov *parts, unsigned count, bt_time deadline)
+{
+    bt_err err = BT_OK;
+    size_t sent;
+
+    while (count > 0 && err == BT_OK) {
+        err = write_some(client, parts, count, deadline, &sent);
+        for (; count > 0 && sent >= parts->iov_len; parts++, count--)
+            sent -= parts->iov_len;
+        if (count > 0) {
+            parts->iov_buf = (uint8_t *)parts->iov_buf + sent;
+            parts->iov_len -= sent;
+        }
+    }
+    return err;
 }
 
 static void
@@ -212,12 +235,22 @@ bt_sp_client_close(bt_sp_client *client)
 
 // ---- messages ----
 
+bool
+bt_sp_client_is_open(bt_sp_client *client)
+{
+    use(client, client->used);
+    client->used = 0;
+    return read_ready(client) == BT_OK;
+}
+
 bt_err
 bt_sp_client_send(bt_sp_client *client, const void *bytes, size_t length, bt_time deadline)
 {
     uint8_t head[BT_SP_HEAD_BYTES];
     nng_iov parts[2] = {{head, sizeof head}, {(void *)(uintptr_t)bytes, length}};
 
+    use(client, client->used);
+    client->used = 0;
     for (int i = 0; i < BT_SP_HEAD_BYTES; i++)
         head[i] = (uint8_t)((uint64_t)length >> 8 * (7 - i));
     return write_all(client, parts, 2, deadline);

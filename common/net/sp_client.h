@@ -7,6 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/time.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,7 +24,11 @@ typedef struct bt_sp_client bt_sp_client;
 bt_err bt_sp_client_open(bt_sp_client **out, const bt_sp_client_options *options, bt_time deadline, bt_why *why);
 void bt_sp_client_close(bt_sp_client *client); // NULL is fine
 
-// BT_ERR_PEER: the connection is lost. BT_ERR_TIMEOUT: part of the message may be sent.
+// Is it still there, as far as this side has heard? Takes a millisecond.
+bool bt_sp_client_is_open(bt_sp_client *client);
+
+// BT_ERR_PEER: the connection is lost. BT_ERR_TIMEOUT: part of the message may be sent. A server that waits until it is read from is read
+// from meanwhile: what it says is kept for `receive`.
 bt_err bt_sp_client_send(bt_sp_client *client, const void *bytes, size_t length, bt_time deadline);
 // The next message, borrowed until the next call. BT_ERR_TIMEOUT: none until now; BT_ERR_TOO_LONG: larger than may be.
 bt_err bt_sp_client_receive(bt_sp_client *client, const uint8_t **bytes, size_t *length, bt_time deadline);

@@ -100,23 +100,30 @@ address_of(const bt_sp_conn *conn, char *out, size_t bytes)
         snprintf(out, bytes, "this host");
 }
 
+static uint64_t
+hash_of(const char *name)
+{
+    uint64_t hash = 0;
+
+    for (; *name != 0; name++)
+        hash = bt_mix64(hash ^ (uint8_t)*name);
+    return hash;
+}
+
 // Once an address: a stranger who knocks a thousand times fills no log.
 static void
 complain(bt_sp_conn *conn, const char *why)
 {
     bt_sp *sp = conn->sp;
-    uint64_t hash = 0;
     char name[128];
 
-    address_of(conn, name, sizeof name);
-    for (const char *c = name; *c != 0; c++)
-        hash = bt_mix64(hash ^ (uint8_t)*c);
     for (uint32_t i = 0; i < sp->refused_count; i++) {
-        if (sp->refused[i] == hash)
+        if (sp->refused[i] == conn->address)
             return;
     }
     if (sp->refused_count < BT_SP_REFUSED_LOGGED) {
-        sp->refused[sp->refused_count++] = hash;
+        sp->refused[sp->refused_count++] = conn->address;
+        address_of(conn, name, sizeof name);
         bt_log_warn("SP-CLOSED", "%s: %s; said once an address", name, why);
     }
 }
@@ -336,15 +343,34 @@ bt_sp_conn_received(bt_sp_conn *conn, bt_time now)
 
 // ---- beginning, and patience ----
 
+static bool
+is_one_too_many(const bt_sp_conn *conn)
+{
+    const bt_sp *sp = conn->sp;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < sp->options.connections_max && sp->options.connections_each_max != 0; i++)
+        count += sp->conns[i].stream != NULL && sp->conns[i].address == conn->address;
+    return count > sp->options.connections_each_max && count != 0;
+}
+
 void
 bt_sp_conn_adopt(bt_sp_conn *conn, nng_stream *stream, bt_time now)
 {
     static const uint8_t greeting[BT_SP_GREETING_BYTES] = {0, 'S', 'P', 0, 0, BT_SP_PAIR0, 0, 0};
 
+    char name[128];
+
     conn->stream = stream;
+    address_of(conn, name, sizeof name);
+    conn->address = hash_of(name);
     conn->began = conn->moved = conn->active = now;
     conn->sp->connections++;
     conn->sp->stats.opened++;
+    if (is_one_too_many(conn)) {
+        bt_sp_conn_close(conn, "as many connections as one address may have", &conn->sp->stats.refused);
+        return;
+    }
     bt_buf_append(&conn->out, greeting, sizeof greeting);
     if (conn->out.failed) {
         bt_sp_conn_close(conn, NULL, NULL);

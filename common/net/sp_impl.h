@@ -21,6 +21,7 @@ typedef struct {
     bt_sp *sp;
     uint32_t index, tag;
     nng_stream *stream; // NULL = free
+    uint64_t address;   // hash of the other side's, without its port
     nng_aio *receive, *send;
     bool greeted, known; // known: the owner has had a message of it
     bool kept, receiving, sending;

@@ -473,6 +473,16 @@ START_TEST(a_router_that_comes_back_is_found_again)
 }
 END_TEST
 
+START_TEST(a_connection_that_was_closed_for_being_idle_costs_no_stream)
+{
+    expect_count(ask("count 3"), 0, 3);
+    stop_router();
+    start_router();
+    usleep(1100000); // so long that the client looks before it asks
+    expect_count(ask("count 3"), 0, 3);
+}
+END_TEST
+
 START_TEST(a_router_that_is_not_there_is_looked_for_until_the_deadline)
 {
     bt_gateway_state state;
@@ -540,6 +550,7 @@ main(void)
     tcase_add_test(tcase, ending_a_stream_early_cancels_it);
     tcase_add_test(tcase, run_calls_back_until_told_to_stop);
     tcase_add_test(tcase, a_router_that_comes_back_is_found_again);
+    tcase_add_test(tcase, a_connection_that_was_closed_for_being_idle_costs_no_stream);
     tcase_add_test(tcase, a_router_that_is_not_there_is_looked_for_until_the_deadline);
     tcase_add_test(tcase, what_a_router_does_not_know_is_unsupported);
     tcase_add_test(tcase, options_are_checked_and_each_allocation_of_open_may_fail);

@@ -343,6 +343,21 @@ START_TEST(more_than_there_may_be_are_closed_at_once)
 }
 END_TEST
 
+START_TEST(one_address_may_have_so_many_and_no_more)
+{
+    bt_sp_client *clients[3];
+
+    server.options.connections_each_max = 3;
+    start();
+    for (int i = 0; i < 3; i++)
+        clients[i] = dial();
+    ck_assert(is_closed(connect_raw(greeting, sizeof greeting)));
+    for (int i = 0; i < 3; i++)
+        bt_sp_client_close(clients[i]);
+    ck_assert_uint_eq(stop().refused, 1);
+}
+END_TEST
+
 START_TEST(who_reads_nothing_is_closed_when_too_much_waits)
 {
     bt_sp_client *slow, *other;
@@ -398,6 +413,40 @@ START_TEST(who_reads_nothing_is_not_read_from_either)
     }
     ck_assert_uint_eq(received, sent + 8);
     close(fd);
+}
+END_TEST
+
+// The server reads no more while a megabyte waits for its client: one that first sends all and then reads must not wait for ever.
+START_TEST(a_client_that_sends_before_it_reads_is_not_stuck)
+{
+    static char message[256u << 10];
+    bt_sp_client *client;
+
+    memset(message, 'm', sizeof message);
+    start();
+    client = dial();
+    for (int i = 0; i < 100; i++)
+        ck_assert_int_eq(bt_sp_client_send(client, message, sizeof message, soon()), BT_OK);
+    for (int i = 0; i < 100; i++)
+        expect_back(client, message, sizeof message);
+    bt_sp_client_close(client);
+}
+END_TEST
+
+START_TEST(the_end_of_a_connection_is_seen_without_waiting)
+{
+    bt_sp_client *client;
+    bt_time end = soon();
+
+    server.options.idle_time_max = 50 * BT_MILLISECOND;
+    start();
+    client = dial();
+    ck_assert(bt_sp_client_is_open(client));
+    ck_assert_int_eq(bt_sp_client_send(client, "still", 5, soon()), BT_OK);
+    expect_back(client, "still", 5);
+    while (bt_sp_client_is_open(client))
+        ck_assert_int_lt(bt_time_now(), end);
+    bt_sp_client_close(client);
 }
 END_TEST
 
@@ -547,8 +596,11 @@ main(void)
     tcase_add_test(tcase, a_greeting_and_a_message_may_come_byte_by_byte);
     tcase_add_test(tcase, what_is_not_ours_is_counted_and_closed);
     tcase_add_test(tcase, more_than_there_may_be_are_closed_at_once);
+    tcase_add_test(tcase, one_address_may_have_so_many_and_no_more);
     tcase_add_test(tcase, who_reads_nothing_is_closed_when_too_much_waits);
     tcase_add_test(tcase, who_reads_nothing_is_not_read_from_either);
+    tcase_add_test(tcase, a_client_that_sends_before_it_reads_is_not_stuck);
+    tcase_add_test(tcase, the_end_of_a_connection_is_seen_without_waiting);
     tcase_add_test(tcase, the_silent_the_slow_and_the_idle_are_closed_in_time);
     tcase_add_test(tcase, a_dropped_client_hears_nothing_more_and_its_place_is_used_again);
     tcase_add_test(tcase, a_client_waits_no_longer_than_its_deadline);

@@ -39,7 +39,7 @@ typedef struct {
     uint64_t prompt_weights;  // digest of those that read prompts; 0 = weights
     uint32_t fetch_blocks;    // of one fetch; 0 = 1024
     bt_time fetch_time;       // that a fetch may take, and
-    bt_time fetch_time_block; // for each of its blocks; 0 = 2 s and 20 ms
+    bt_time fetch_time_block; // for each of its blocks and those on their way already; 0 = 2 s and 20 ms
     bt_time source_silence;   // after which a prefill node counts as lost; 0 = 10 s
 } bt_decode_limits;
 

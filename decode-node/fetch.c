@@ -104,17 +104,29 @@ least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+// Blocks that are on their way here, from whomever.
+static uint32_t
+blocks_flying(const bt_decode_core *core)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < core->sequences.capacity; i++)
+        count += core->sequences.slots[i].fetch.flying;
+    return count;
+}
+
 static void
 fetch_more(bt_decode_core *core, bt_time now, bt_sequence *sequence)
 {
     bt_sequence_fetch *fetch = &sequence->fetch;
     const bt_offer_block *offered = list_of(core, sequence) + fetch->landed;
     const bt_block *to = sequence->table.blocks + fetch->first + fetch->landed;
-    uint32_t count = least(fetch->offered - fetch->landed, core->limits.fetch_blocks);
+    uint32_t count = least(fetch->offered - fetch->landed, core->limits.fetch_blocks), flying;
 
     if (fetch->flying > 0 || count == 0)
         return;
-    assert(!core->out->has_fetch); // an event is about one sequence
+    assert(!core->out->has_fetch);        // an event is about one sequence
+    flying = count + blocks_flying(core); // all share the way
     for (uint32_t i = 0; i < count; i++)
         core->fetches.wanted[i] = (bt_transfer_block){offered[i].block, to[i], offered[i].generation};
     fetch->flying = count;
@@ -125,7 +137,7 @@ fetch_more(bt_decode_core *core, bt_time now, bt_sequence *sequence)
                           .user = user_of(core, sequence),
                           .blocks = core->fetches.wanted,
                           .count = count,
-                          .deadline = now + core->limits.fetch_time + count * core->limits.fetch_time_block};
+                          .deadline = now + core->limits.fetch_time + flying * core->limits.fetch_time_block};
     core->stats.fetches++;
 }
 

@@ -186,6 +186,31 @@ START_TEST(more_than_one_fetch_holds_is_fetched_one_after_the_other)
 }
 END_TEST
 
+START_TEST(fetches_that_share_the_way_have_time_for_all_of_it)
+{
+    bt_decode_fetch first;
+
+    case_close();
+    case_open((bt_decode_limits){
+        .fetches = true, .fetch_blocks = 2, .fetch_time = 1000, .fetch_time_block = 10, .queue_max = 2});
+    meet(0);
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_UP, .peer = SOURCE});
+    greet_source(21);
+    grant(a_job(1, PROMPT, 3));
+    hear(SOURCE, offer(0, 1));
+    first = acts->fetch;
+    ck_assert_int_eq(first.deadline, now + 1010);
+    grant(a_job(2, PROMPT, 3));
+    hear(SOURCE, offer(0, 2));
+    ck_assert_int_eq(acts->fetch.deadline, now + 1030);
+    feed(&(bt_decode_event){.kind = BT_DECODE_FETCHED, .user = first.user, .err = BT_OK, .good = 1});
+    hear(SOURCE, offer(2, 4)); // more of the second, when its first are here
+    feed(&(bt_decode_event){
+        .kind = BT_DECODE_FETCHED, .user = (uint64_t)ticket.ticket.generation << 32 | ticket.ticket.slot, .good = 2});
+    ck_assert_int_eq(acts->fetch.deadline, now + 1020);
+}
+END_TEST
+
 START_TEST(a_fetched_prefix_is_found_again_and_not_fetched_twice)
 {
     grant(a_job(1, PROMPT, 1));
@@ -518,6 +543,7 @@ main(void)
     tcase_add_test(cases, a_fetched_prompt_goes_on_as_if_it_had_been_read_here);
     tcase_add_test(cases, an_offer_may_be_faster_than_the_await);
     tcase_add_test(cases, more_than_one_fetch_holds_is_fetched_one_after_the_other);
+    tcase_add_test(cases, fetches_that_share_the_way_have_time_for_all_of_it);
     tcase_add_test(cases, a_fetched_prefix_is_found_again_and_not_fetched_twice);
     tcase_add_test(cases, a_bad_block_is_fetched_once_more);
     tcase_add_test(cases, a_block_that_is_bad_twice_ends_the_sequence_here);

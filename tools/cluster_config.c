@@ -76,6 +76,8 @@ static const bt_setting router_table[] = {
 #undef AT
 
 #define AT(field) offsetof(bt_node_config, field)
+static const char *const transfer_paths[] = {"auto", "direct", "stream", "get", "am", NULL};
+
 static const bt_setting node_table[] = {
     {"name", BT_SETTING_TEXT, AT(name), BT_NODE_NAME_MAX, "", "Of the program, once in the cluster.", 0, 0, NULL},
     {"link", BT_SETTING_TEXT, AT(link), 160, "",
@@ -89,6 +91,8 @@ static const bt_setting node_table[] = {
     {"tls_name", BT_SETTING_TEXT, AT(tls_name), 128, "", "That its certificate must have; empty = the link's host.", 0,
      0, NULL},
     {"transport", BT_SETTING_TEXT, AT(transport), 16, "host", "How blocks travel: host or ucx.", 0, 0, NULL},
+    {"transfer_path", BT_SETTING_WORD, AT(transfer_path), 0, "auto",
+     "auto finds the best for each peer; another is for trying that one.", 0, 0, transfer_paths},
     {"queue", BT_SETTING_COUNT, AT(queue), 0, "0", "Work that may wait for room at a node; 0 = as the node sees fit.",
      0, 512, NULL},
     {"lease", BT_SETTING_TIME, AT(lease), 0, "30s", "What a peer holds here outlives its last heartbeat so long.", 0.1,

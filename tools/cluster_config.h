@@ -32,10 +32,11 @@ typedef struct {
     char name[BT_NODE_NAME_MAX];
     bt_node_role role;                // by the pool
     char link[160], link_listen[160]; // what others dial; where it listens (filled in: `link` where the file has none)
-    char tls_name[128]; // that the node's certificate must have; filled in with the host of `link` for tls+tcp
-    char transfer[128]; // bt_transfer_options.listen; "" = all addresses, any port
-    char transport[16]; // bt_transfer_options.transport
-    char status[128];   // HOST:PORT of its own HTTP; "" = none
+    char tls_name[128];     // that the node's certificate must have; filled in with the host of `link` for tls+tcp
+    char transfer[128];     // bt_transfer_options.listen; "" = all addresses, any port
+    char transport[16];     // bt_transfer_options.transport
+    uint32_t transfer_path; // bt_transfer_path
+    char status[128];       // HOST:PORT of its own HTTP; "" = none
     char model[1024];
     bt_cluster_settings cluster;
     bt_engine_settings engine;

@@ -23,6 +23,7 @@ load_machine(bt_node_program *p, bt_why *why)
         .engine = bt_engine_settings_options(&c->engine, c->model),
         .transfer = {.epoch = p->epoch,
                      .transport = c->transport[0] != 0 ? c->transport : NULL,
+                     .path = (bt_transfer_path)c->transfer_path,
                      .listen = c->transfer[0] != 0 ? c->transfer : NULL},
         .plane = {.wake = wake_loop, .wake_arg = p->program.loop},
     };

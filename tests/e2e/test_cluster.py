@@ -104,14 +104,15 @@ def test_a_cluster_of_one_weights_answers_as_one_process(tiny, tmp_path, referen
         c.kill()
 
 
-@pytest.mark.parametrize('shape', [dict(prefill=1, decode=1), dict(prefill=2, decode=2)],
-                         ids=lambda s: '-'.join(f'{v}{k[0].upper()}' for k, v in s.items()))
-def test_a_cluster_of_two_weights_answers_as_one_process_with_both(tiny, tmp_path, reference, shape):
+@pytest.mark.parametrize('shape, path', [(dict(prefill=1, decode=1), 'direct'), (dict(prefill=2, decode=2), 'direct'),
+                                         (dict(prefill=2, decode=2), 'stream')], ids=('1P-1D', '2P-2D', '2P-2D-stream'))
+def test_a_cluster_of_two_weights_answers_as_one_process_with_both(tiny, tmp_path, reference, shape, path):
     wanted = reference(REQUESTS, weights='q4', prompt_weights='w8')
     assert wanted != reference(REQUESTS, weights='q4') and wanted != reference(REQUESTS, weights='w8')
-    c = Cluster(tiny, tmp_path, **TWO_WEIGHTS, **shape)
+    c = Cluster(tiny, tmp_path, settings={'transfer_path': path}, **TWO_WEIGHTS, **shape)
     try:
         c.start().wait_ready()
+        assert {s['path'] for d in c.of('decode') for s in d.node()['sources']} == {path}
         assert_same(REQUESTS, wanted, answers(c.router.url, REQUESTS))
         c.wait_idle()
         assert c.total('decode', 'baton:fetched_sequences_total') >= len(REQUESTS) // 2

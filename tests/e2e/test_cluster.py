@@ -104,12 +104,19 @@ def test_a_cluster_of_one_weights_answers_as_one_process(tiny, tmp_path, referen
         c.kill()
 
 
-@pytest.mark.parametrize('shape, path', [(dict(prefill=1, decode=1), 'direct'), (dict(prefill=2, decode=2), 'direct'),
-                                         (dict(prefill=2, decode=2), 'stream')], ids=('1P-1D', '2P-2D', '2P-2D-stream'))
-def test_a_cluster_of_two_weights_answers_as_one_process_with_both(tiny, tmp_path, reference, shape, path):
+HAS_UCX = 'libucp' in subprocess.run(['ldd', BATON], capture_output=True, text=True).stdout
+UCX = pytest.mark.skipif(not HAS_UCX, reason='built without UCX')
+
+
+@pytest.mark.parametrize('shape, transport, path', [
+    (dict(prefill=1, decode=1), 'host', 'direct'), (dict(prefill=2, decode=2), 'host', 'direct'),
+    (dict(prefill=2, decode=2), 'host', 'stream'), pytest.param(dict(prefill=2, decode=2), 'ucx', 'direct', marks=UCX),
+    pytest.param(dict(prefill=1, decode=1), 'ucx', 'get', marks=UCX)],
+    ids=('1P-1D', '2P-2D', '2P-2D-stream', '2P-2D-ucx', '1P-1D-ucx-get'))
+def test_a_cluster_of_two_weights_answers_as_one_process_with_both(tiny, tmp_path, reference, shape, transport, path):
     wanted = reference(REQUESTS, weights='q4', prompt_weights='w8')
     assert wanted != reference(REQUESTS, weights='q4') and wanted != reference(REQUESTS, weights='w8')
-    c = Cluster(tiny, tmp_path, settings={'transfer_path': path}, **TWO_WEIGHTS, **shape)
+    c = Cluster(tiny, tmp_path, settings={'transport': transport, 'transfer_path': path}, **TWO_WEIGHTS, **shape)
     try:
         c.start().wait_ready()
         assert {s['path'] for d in c.of('decode') for s in d.node()['sources']} == {path}

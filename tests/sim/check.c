@@ -389,6 +389,9 @@ could_take(const world *w, uint32_t self, uint32_t peer, const bt_request *reque
     if (core->sequences.queued > 0 || core->sequences.with_room >= core->limits.sequences ||
         core->room.promised + worst > bt_kv_pool_available(core->room.pool))
         return false;
+    // The router counts worst cases that the node may find shared: it may hold back, but never without load of its own there.
+    if (node->requests >= node->hello.sequences || node->blocks + worst > node->hello.blocks)
+        return false;
     return !w->options.differs || place.node == peer;
 }
 

@@ -101,6 +101,13 @@ check_end(const world *w, const world_client *client, const bt_router_action *ac
         MUST(w, client->scored_next == client->prompt);
 }
 
+static bt_time
+sum_of(const bt_phases *phases)
+{
+    return phases->route + phases->queue_prefill + phases->prefill + phases->transfer_wait + phases->transfer +
+           phases->queue_decode + phases->first_token;
+}
+
 void
 world_hear_end(world *w, uint32_t router, const bt_router_action *action)
 {
@@ -115,6 +122,7 @@ world_hear_end(world *w, uint32_t router, const bt_router_action *action)
     MUST(w, action->finished.usage.completion_tokens == client->answer);
     MUST(w, action->finished.usage.cached_tokens <= client->prompt);
     MUST(w, action->finished.total >= action->finished.ttft);
+    MUST(w, action->finished.ttft == 0 || action->finished.ttft == sum_of(&action->finished.phases));
     w->totals.stopped += finish == BT_FINISH_STOP;
     w->totals.full += finish == BT_FINISH_LENGTH;
     w->totals.cancelled += finish == BT_FINISH_CANCELLED;

@@ -9,6 +9,7 @@
 
 #define ALONE_MAX                                                                                                      \
     (2500 * BT_MILLISECOND) // for what is over elsewhere, by a link that works: a heartbeat shows what was lost
+#define HEAD_MAX (500 * BT_MILLISECOND) // for the first of a queue, while all that it needs is free
 
 #define TO(state) (1u << (state))
 
@@ -29,8 +30,8 @@ static const unsigned request_moves[BT_REQUEST_STATES] = {
 static const unsigned sequence_moves[] = {
     [BT_SEQUENCE_FREE] = TO(BT_SEQUENCE_FREE) | TO(BT_SEQUENCE_WAITING) | TO(BT_SEQUENCE_GRANTED),
     [BT_SEQUENCE_WAITING] = TO(BT_SEQUENCE_FREE) | TO(BT_SEQUENCE_WAITING) | TO(BT_SEQUENCE_GRANTED),
-    [BT_SEQUENCE_GRANTED] =
-        TO(BT_SEQUENCE_FREE) | TO(BT_SEQUENCE_GRANTED) | TO(BT_SEQUENCE_FETCHING) | TO(BT_SEQUENCE_PREFILLING),
+    [BT_SEQUENCE_GRANTED] = TO(BT_SEQUENCE_FREE) | TO(BT_SEQUENCE_GRANTED) | TO(BT_SEQUENCE_FETCHING) |
+                            TO(BT_SEQUENCE_PREFILLING) | TO(BT_SEQUENCE_ENDING), // an OFFER at the end of its lease
     [BT_SEQUENCE_FETCHING] = TO(BT_SEQUENCE_FREE) | TO(BT_SEQUENCE_FETCHING) | TO(BT_SEQUENCE_PREFILLING) |
                              TO(BT_SEQUENCE_DECODING) | TO(BT_SEQUENCE_ENDING),
     [BT_SEQUENCE_PREFILLING] =
@@ -232,7 +233,7 @@ good_link(const world *w, uint32_t self, uint32_t peer)
 
     if (conn == NULL || !conn->up[0] || !conn->up[1] || conn->expires[0] != BT_TIME_NEVER ||
         conn->expires[1] != BT_TIME_NEVER || !is_awake(w, self) || !is_awake(w, other) || is_cut(w, self, other) ||
-        is_cut(w, other, self))
+        is_cut(w, other, self) || w->mute_until[self][other] > w->now || w->mute_until[other][self] > w->now)
         return NULL;
     return conn;
 }
@@ -409,7 +410,7 @@ check_head(world *w, uint32_t self)
     if (!could || head != member->head)
         member->head_since = w->now;
     member->head = head;
-    if (w->now - member->head_since > ALONE_MAX)
+    if (w->now - member->head_since > HEAD_MAX)
         world_fail(w, __FILE__, __LINE__, "request %u.%u waits since %.3f s, and there is room", (unsigned)(head >> 32),
                    (unsigned)head, (double)member->head_since / (double)BT_SECOND);
 }

@@ -2,10 +2,34 @@
 #include "tests/sim/inside.h"
 
 const char *const world_fault_names[WORLD_FAULTS] = {
-    "cut",          "cut_one_way", "cut_off",     "cut_plane",   "kill",        "kill_router", "power",
-    "freeze",       "drain",       "device",      "lose_tokens", "drop_frame",  "late_frame",  "twice_frame",
-    "overtake",     "narrow_link", "fetch_break", "fetch_flip",  "fetch_never", "fetch_late",  "fetch_torn",
-    "dead_success", "client_gone", "client_slow", "bad_request", "full_pools",
+    [WORLD_CUT] = "cut",
+    [WORLD_CUT_ONE_WAY] = "cut_one_way",
+    [WORLD_CUT_OFF] = "cut_off",
+    [WORLD_CUT_PLANE] = "cut_plane",
+    [WORLD_KILL] = "kill",
+    [WORLD_KILL_ROUTER] = "kill_router",
+    [WORLD_POWER] = "power",
+    [WORLD_FREEZE] = "freeze",
+    [WORLD_DRAIN] = "drain",
+    [WORLD_MUTE] = "mute",
+    [WORLD_DEVICE] = "device",
+    [WORLD_LOSE_TOKENS] = "lose_tokens",
+    [WORLD_DROP_FRAME] = "drop_frame",
+    [WORLD_LATE_FRAME] = "late_frame",
+    [WORLD_TWICE_FRAME] = "twice_frame",
+    [WORLD_OVERTAKE] = "overtake",
+    [WORLD_NARROW] = "narrow_link",
+    [WORLD_FETCH_BREAK] = "fetch_break",
+    [WORLD_FETCH_FLIP] = "fetch_flip",
+    [WORLD_FETCH_NEVER] = "fetch_never",
+    [WORLD_FETCH_LATE] = "fetch_late",
+    [WORLD_CANCEL_LATE] = "cancel_late",
+    [WORLD_FETCH_TORN] = "fetch_torn",
+    [WORLD_DEAD_SUCCESS] = "dead_success",
+    [WORLD_CLIENT_GONE] = "client_gone",
+    [WORLD_CLIENT_SLOW] = "client_slow",
+    [WORLD_BAD_REQUEST] = "bad_request",
+    [WORLD_FULL_POOLS] = "full_pools",
 };
 
 const char *const world_bug_names[WORLD_BUGS] = {"none",     "believe",  "sum_only", "late_write",
@@ -24,6 +48,7 @@ static const struct {
     [WORLD_POWER] = {5, 200, 2000},       //
     [WORLD_FREEZE] = {4, 200, 2000},      //
     [WORLD_DRAIN] = {5, 300, 3000},       //
+    [WORLD_MUTE] = {5, 200, 2000},        //
     [WORLD_DEVICE] = {5, 50, 400},        // steps
     [WORLD_LOSE_TOKENS] = {4, 20, 400},   // TOKENS messages
     [WORLD_DROP_FRAME] = {4, 100, 2000},  // messages
@@ -34,6 +59,7 @@ static const struct {
     [WORLD_FETCH_FLIP] = {4, 3, 30},      //
     [WORLD_FETCH_NEVER] = {4, 5, 60},     //
     [WORLD_FETCH_LATE] = {3, 3, 30},      //
+    [WORLD_CANCEL_LATE] = {3, 1, 8},      // of them that are cancelled
     [WORLD_FETCH_TORN] = {3, 2, 10},      //
     [WORLD_DEAD_SUCCESS] = {2, 1, 3},     // fetches whose source dies
     [WORLD_CLIENT_GONE] = {2, 2, 12},     // clients
@@ -46,7 +72,7 @@ note_consequences(world *w)
 {
     w->failing = w->one_in[WORLD_DEVICE] > 0;
     w->lossy = w->one_in[WORLD_LOSE_TOKENS] > 0 || w->queue_max < 200;
-    for (world_fault fault = WORLD_CUT; fault <= WORLD_DRAIN; fault++)
+    for (world_fault fault = WORLD_CUT; fault <= WORLD_MUTE; fault++)
         w->lossy |= w->one_in[fault] > 0;
     w->lossy |= w->one_in[WORLD_DROP_FRAME] > 0 || w->one_in[WORLD_LATE_FRAME] > 0;
 }
@@ -178,6 +204,12 @@ strike_links(world *w)
 
         for (uint32_t other = 0; other < WORLD_MEMBERS; other++)
             world_cut_pair(w, alone, other, span, true);
+    }
+    if (strikes(w, WORLD_MUTE)) {
+        uint32_t from = draw_member(w), to = draw_member(w);
+
+        w->mute_until[from][to] = w->now + draw_span(w);
+        world_say(w, "says no heartbeat to", from, to, BT_MESSAGE_NONE, 0, 0, 0);
     }
     if (w->options.prefills > 0 && strikes(w, WORLD_CUT_PLANE)) {
         uint32_t p = WORLD_PREFILL_0 + draw(w, 0, w->options.prefills - 1);

@@ -213,11 +213,13 @@ skips(world *w, world_pipe *pipe, bt_message *message)
 
 // Does the message get lost, by a fault that the link or the core notices, or by a planted bug?
 static bool
-gets_lost(world *w, world_pipe *pipe, const bt_message *message)
+gets_lost(world *w, world_pipe *pipe, const bt_message *message, bool mute)
 {
     world_bug bug = w->options.bug;
 
     if (message->kind == BT_MESSAGE_TOKENS && strikes(w, WORLD_LOSE_TOKENS))
+        return true;
+    if (message->kind == BT_MESSAGE_HEARTBEAT && mute)
         return true;
     if ((bug == WORLD_BUG_NO_TAKEN && message->kind == BT_MESSAGE_TAKEN && one_in(w, 4)) ||
         (bug == WORLD_BUG_NO_ABORT && message->kind == BT_MESSAGE_ABORT && one_in(w, 4)) ||
@@ -252,7 +254,7 @@ world_post(world *w, uint32_t from, uint32_t peer, const bt_message *message)
         return WORLD_BUSY;
     }
     world_say_message(w, ">", from, to, message);
-    if (!conn->up[1 - side] || gets_lost(w, pipe, message))
+    if (!conn->up[1 - side] || gets_lost(w, pipe, message, w->mute_until[from][to] > w->now))
         return WORLD_SENT;
     if (w->options.bug == WORLD_BUG_TOKENS && skips(w, pipe, &renumbered))
         return WORLD_SENT;

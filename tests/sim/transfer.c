@@ -78,7 +78,7 @@ world_fetch_cancel(world *w, uint32_t self, uint64_t user)
         if (!fetch->active || fetch->user != user)
             continue;
         fetch->cancelled = true;
-        earlier(&fetch->ends, w->now + draw(w, 0, 50) * BT_MILLISECOND);
+        earlier(&fetch->ends, w->now + draw(w, 0, strikes(w, WORLD_CANCEL_LATE) ? 1000 : 50) * BT_MILLISECOND);
     }
 }
 

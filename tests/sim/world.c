@@ -27,6 +27,7 @@ draw_limits(world *w)
                                           .fetches = true,
                                           .prompt_weights = differs ? 5 : 0,
                                           .fetch_blocks = draw(w, 1, WORLD_FETCH_BLOCKS)};
+    w->decode_limits.source_silence = draw(w, 3, 10) * BT_SECOND;
     w->decode_limits.logit_rows = draw(w, sequences, sequences + 8);
     w->prefill_limits.model = 1;
     w->prefill_limits.weights = differs ? 5 : 0;
@@ -45,6 +46,7 @@ draw_limits(world *w)
     w->router_limits = (bt_router_limits){.context = WORLD_CONTEXT,
                                           .vocab = WORLD_VOCAB,
                                           .seed = w->options.seed,
+                                          .node_silence = draw(w, 3, 10) * BT_SECOND,
                                           .requests_max = draw(w, 1, 32),
                                           .queue_max = draw(w, 1, 32),
                                           .two_weights = differs,

@@ -55,6 +55,7 @@ typedef enum {
     WORLD_POWER,        // as a kill, but nobody is told: its peers notice by its silence
     WORLD_FREEZE,       // stopped, and goes on
     WORLD_DRAIN,        // leaves in good order
+    WORLD_MUTE,         // no heartbeats come from one to another, though all else does
     WORLD_DEVICE,       // a step fails and spoils what it held
     WORLD_LOSE_TOKENS,  // a TOKENS message is dropped above the link
     WORLD_DROP_FRAME,   // a frame is lost: the next one shows the gap, the connection closes
@@ -66,6 +67,7 @@ typedef enum {
     WORLD_FETCH_FLIP,   // a bit differs
     WORLD_FETCH_NEVER,  // never ends by itself
     WORLD_FETCH_LATE,   // reads long after it was asked to: what lies there may have been lent anew
+    WORLD_CANCEL_LATE,  // a cancelled fetch holds its landing blocks for up to a second
     WORLD_FETCH_TORN,   // trailers and contents are read at different times
     WORLD_DEAD_SUCCESS, // the peer dies, and the transport says that all came
     WORLD_CLIENT_GONE,  // a client vanishes, at a moment or in a phase
@@ -246,7 +248,7 @@ struct world {
     uint32_t member_of[WORLD_MEMBERS][WORLD_PEERS_MAX];
     bt_time cut_until[WORLD_MEMBERS][WORLD_MEMBERS]; // [from][to]
     bt_time plane_cut_until[WORLD_MEMBERS][WORLD_MEMBERS];
-    bt_time calm_since; // no fault has been under way since
+    bt_time mute_until[WORLD_MEMBERS][WORLD_MEMBERS]; // [from][to]
     bt_router_limits router_limits;
     bt_decode_limits decode_limits;
     bt_prefill_limits prefill_limits;

@@ -65,7 +65,8 @@ open_parts(bt_decode_core *core)
     if (core->news == NULL || core->sorted == NULL || core->news_peer == NULL)
         return BT_ERR_NO_MEMORY;
     if ((err = bt_sequences_init(&core->sequences, slots, limits->context, limits->block_tokens)) != BT_OK ||
-        (err = bt_room_init(&core->room, limits->blocks, limits->block_tokens, limits->prompt_weights)) != BT_OK ||
+        (err = bt_room_init(&core->room, limits->blocks, limits->block_tokens, limits->prompt_weights,
+                            limits->weights)) != BT_OK ||
         (err = bt_fetch_init(&core->fetches, limits)) != BT_OK)
         return err;
     return bt_batcher_init(&core->batcher, limits);

@@ -170,7 +170,7 @@ join(bt_decode_core *core, bt_time now, bt_sequence *sequence)
 
     end_list(core, sequence);
     sequence->computed = sequence->prompt_count;
-    if (core->limits.prompt_weights != core->limits.weights)
+    if (core->room.others_write)
         sequence->indexable = sequence->prompt_count;
     bt_room_index(&core->room, sequence);
     core->stats.fetched_sequences++;

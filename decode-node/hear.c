@@ -80,7 +80,7 @@ hear_start(bt_decode_core *core, uint32_t peer, const bt_start *start)
     }
     sequence->state = BT_SEQUENCE_PREFILLING;
     sequence->started_step = core->batcher.begun;
-    if (core->limits.prompt_weights != core->limits.weights)
+    if (core->room.others_write)
         sequence->indexable = 0; // what is written here is not what other prompts look for
 }
 

@@ -3,11 +3,12 @@
 #include <assert.h>
 
 bt_err
-bt_room_init(bt_room *room, uint32_t blocks, uint32_t block_tokens, uint64_t weights)
+bt_room_init(bt_room *room, uint32_t blocks, uint32_t block_tokens, uint64_t prompt_weights, uint64_t weights)
 {
     bt_err err;
 
-    *room = (bt_room){.block_tokens = block_tokens, .weights = weights};
+    *room =
+        (bt_room){.block_tokens = block_tokens, .weights = prompt_weights, .others_write = prompt_weights != weights};
     if ((err = bt_kv_pool_open(&room->pool, blocks)) != BT_OK ||
         (err = bt_kv_prefix_open(&room->prefix, room->pool, block_tokens)) != BT_OK)
         bt_room_fini(room);
@@ -32,14 +33,15 @@ bool
 bt_room_grant(bt_room *room, bt_sequence *sequence)
 {
     bt_kv_table *table = &sequence->table;
-    uint32_t found = 0;
+    uint32_t found = 0, findable = sequence->count;
 
+    if (room->others_write && findable > sequence->prompt_count)
+        findable = sequence->prompt_count + 1; // blocks of the prompt alone: the search ends short of the last id
     sequence->worst = bt_room_worst(room, sequence->prompt_count, sequence->max_tokens);
     sequence->at = bt_kv_prefix_root(room->weights);
     // Scoring a prompt needs the logits of all its positions, so all of it is computed.
     if (!sequence->prompt_logprobs)
-        found =
-            bt_kv_prefix_find(room->prefix, &sequence->at, sequence->ids, sequence->count, table->blocks, table->limit);
+        found = bt_kv_prefix_find(room->prefix, &sequence->at, sequence->ids, findable, table->blocks, table->limit);
     table->count = found;
     if (bt_kv_pool_available(room->pool) < room->promised + (sequence->worst - found)) {
         bt_kv_table_shrink(table, room->pool, 0);

@@ -12,10 +12,11 @@ typedef struct {
     bt_kv_prefix *prefix;
     uint32_t block_tokens;
     uint64_t weights;  // digest of those that read prompts: what the index finds was written by them
+    bool others_write; // and those that write answers are others: no token of an answer is looked for
     uint32_t promised; // sum of worst − table.count over sequences with room
 } bt_room;
 
-bt_err bt_room_init(bt_room *room, uint32_t blocks, uint32_t block_tokens, uint64_t weights);
+bt_err bt_room_init(bt_room *room, uint32_t blocks, uint32_t block_tokens, uint64_t prompt_weights, uint64_t weights);
 void bt_room_fini(bt_room *room); // accepts a zeroed one
 
 // Blocks that prompt and answer can come to need: all but the last token drawn are written.

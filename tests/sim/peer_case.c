@@ -21,6 +21,9 @@ tune(world *w)
     w->router_limits.requests_max = or (s->requests, 64);
     w->router_limits.queue_max = or (s->queue, 64);
     w->router_limits.remote_tokens_min = 1;
+    w->router_limits.affinity_entries = 4096;
+    w->router_limits.affinity_tokens = 8;
+    w->router_limits.place = s->place;
     w->router_limits.degrade_after = s->degrade_after != 0 ? s->degrade_after : 50 * BT_MILLISECOND;
     w->prefill_limits.prompts = or (s->prompts, 8);
     w->prefill_limits.sequences = w->prefill_limits.logit_rows = 4;
@@ -80,6 +83,9 @@ case_ask_as(world_client client, uint32_t family)
 
     for (uint32_t i = 0; i < client.prompt; i++)
         client.ids[i] = (int32_t)(bt_mix64(seed * 1000 + i) % WORLD_VOCAB);
+    unique += client.own_tail > 0;
+    for (uint32_t i = client.prompt - client.own_tail; i < client.prompt; i++)
+        client.ids[i] = (int32_t)(bt_mix64((1000ull + unique) * 1000 + i) % WORLD_VOCAB);
     return world_ask(at, &client);
 }
 

@@ -25,6 +25,7 @@ typedef struct {
     uint32_t sequences, waiting, blocks; // of a decode node; 4, 4, 64
     uint32_t fetch_blocks;               // 24
     bool differs;
+    bt_place_policy place;
     uint64_t prefill_layout; // 2
     bt_time degrade_after;   // 50 ms
     uint32_t one_in[WORLD_FAULTS];

@@ -197,6 +197,8 @@ requests_of(const bt_node *node)
 
 START_TEST(d1_prefill_queues_stay_even_under_a_hot_prefix)
 {
+    uint32_t uneven = 0, longest = 0;
+
     case_open(&(case_sizes){.prefills = 3,
                             .decodes = 2,
                             .requests = 200,
@@ -212,8 +214,10 @@ START_TEST(d1_prefill_queues_stay_even_under_a_hot_prefix)
         case_ask(80, 4, 1);
         world_advance(at, BT_MILLISECOND);
         now = spread_of(PREFILL(0), 3, prompts_of);
-        ck_assert(now.most < 8 || now.least > 0); // of 16 places; the issue: 83 against 0
+        uneven = now.most >= 8 && now.least == 0 ? uneven + 1 : 0; // of 16 places; the issue: 83 against 0
+        longest = uneven > longest ? uneven : longest;
     }
+    ck_assert_uint_lt(longest, 50);
     case_settle();
     for (uint32_t p = 0; p < 3; p++)
         ck_assert_uint_gt(case_prefill(p).read, 15);
@@ -391,6 +395,37 @@ START_TEST(d10_counters_of_load_return_to_zero)
 }
 END_TEST
 
+// Half of all prompts begin as one family's do, the others as seven more; each ends in its own way. Nodes hold few of them at a time.
+static uint64_t
+cached_under_skew(bt_place_policy place)
+{
+    uint64_t cached = 0;
+
+    case_open(&(case_sizes){.decodes = 3, .requests = 300, .queue = 300, .sequences = 4, .blocks = 80, .place = place});
+    for (uint32_t i = 0; i < 300; i++) {
+        uint64_t chance = bt_mix64(i);
+        world_client client = {.prompt = 72, .max_tokens = 4, .own_tail = 8};
+
+        case_ask_as(client, chance % 2 == 0 ? 1 : 2 + (uint32_t)(chance >> 8) % 7);
+        world_advance(at, 4 * BT_MILLISECOND);
+    }
+    case_settle();
+    ck_assert_uint_eq(at->totals.full, 300);
+    for (uint32_t d = 0; d < 3; d++)
+        cached += case_decode(d).cached_tokens;
+    case_close();
+    return cached;
+}
+
+START_TEST(d11_beginnings_are_found_again_under_skew)
+{
+    uint64_t ours = cached_under_skew(BT_PLACE_OURS), load = cached_under_skew(BT_PLACE_LEAST_LOAD);
+
+    ck_assert_uint_gt(ours, 300 * 64 / 2); // of 64 tokens that each could find
+    ck_assert_uint_gt(ours, load);
+}
+END_TEST
+
 // The prefill node refuses what is beyond its one place; the room at the decode node is given back each time.
 START_TEST(d12_no_leg_is_left_alone_when_the_other_is_refused)
 {
@@ -465,9 +500,10 @@ START_TEST(d15_a_pair_is_ready_when_a_block_was_fetched_and_not_before)
     uint32_t client;
 
     case_open(&(case_sizes){.prefills = 1, .differs = true, .degrade_after = 30 * BT_SECOND});
-    at->plane_cut_until[DECODE(0)][PREFILL(0)] = at->now + 3 * BT_SECOND;
+    at->plane_cut_until[DECODE(0)][PREFILL(0)] = at->now + 5 * BT_SECOND;
     world_kill(at, PREFILL(0), 0);
-    world_advance(at, BT_SECOND);
+    world_advance(at, 3 * BT_SECOND); // all have met it again
+
     ck_assert_uint_eq(case_router(ROUTER).nodes_up, 2);
     ck_assert_uint_eq(case_decode(0).sources, 0);
     client = case_ask(60, 4, 0);
@@ -595,6 +631,7 @@ main(void)
     tcase_add_test(all, d8_a_node_that_joins_under_load_takes_its_share_and_no_more);
     tcase_add_test(all, d9_arrivals_of_one_tick_spread_evenly);
     tcase_add_test(all, d10_counters_of_load_return_to_zero);
+    tcase_add_test(all, d11_beginnings_are_found_again_under_skew);
     tcase_add_test(all, d12_no_leg_is_left_alone_when_the_other_is_refused);
     tcase_add_test(all, d13_a_thousand_bad_requests_shut_nobody_out);
     tcase_add_test(all, d14_a_router_starts_with_any_number_of_nodes_down);

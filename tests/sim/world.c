@@ -50,6 +50,7 @@ draw_limits(world *w)
                                           .requests_max = draw(w, 1, 32),
                                           .queue_max = draw(w, 1, 32),
                                           .two_weights = differs,
+                                          .affinity_entries = draw(w, 1, 200),
                                           .remote_tokens_min = draw(w, 1, 40),
                                           .affinity_tokens = draw(w, 2, 24),
                                           .degrade_after = draw(w, 1, one_in(w, 2) ? 20 : 2000) * BT_MILLISECOND};

@@ -115,6 +115,7 @@ typedef struct {
     bt_err refusal;
     int32_t ids[WORLD_CONTEXT + 1]; // prompt, and the answer as received
     uint32_t prompt, answer, max_tokens, scored_next;
+    uint32_t own_tail;   // of the prompt, like no other's (test_peer_*.c)
     uint32_t stop_at;    // answer tokens at which its stop string is found; 0 = never
     uint32_t gone_state; // bt_request_state in which it vanishes; 0 = none
     uint32_t unread;     // tokens that a slow client has not read

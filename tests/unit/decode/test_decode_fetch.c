@@ -532,6 +532,28 @@ START_TEST(what_decode_weights_wrote_matches_no_prompt)
 }
 END_TEST
 
+// A longer prompt holds the ids of an answer, as the prompt's weights wrote them. An answer moved here goes on as decode weights do.
+START_TEST(a_replayed_answer_is_not_found_in_what_prompt_weights_wrote)
+{
+    bt_job job = a_job(2, PROMPT, 8);
+
+    case_close();
+    case_open((bt_decode_limits){.weights = 1, .prompt_weights = 2, .fetches = true, .fetch_blocks = 4});
+    meet(0);
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_UP, .peer = SOURCE});
+    hear(SOURCE, (bt_message){.kind = BT_MESSAGE_HELLO,
+                              .hello = {.name = "p1", .role = BT_NODE_PREFILL, .epoch = 21, .weights = 2}});
+    grant(a_job(1, PROMPT, 1));
+    hear(SOURCE, offer(0, 4));
+    finish_fetch(BT_OK, 4);
+    job.prompt_count = 6;
+    job.answer_count = 6;
+    grant(job);
+    ck_assert_uint_eq(ticket.cached_tokens,
+                      4); // the block with the prompt's last two and the answer's first two is another
+}
+END_TEST
+
 int
 main(void)
 {
@@ -562,6 +584,7 @@ main(void)
     tcase_add_test(cases, an_answer_is_replayed_upon_a_fetched_prompt);
     tcase_add_test(cases, an_end_token_drawn_by_the_prefill_node_ends_the_answer);
     tcase_add_test(cases, what_decode_weights_wrote_matches_no_prompt);
+    tcase_add_test(cases, a_replayed_answer_is_not_found_in_what_prompt_weights_wrote);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);
 }

@@ -142,7 +142,8 @@ hear_description(bt_prove *self, bt_time now, uint32_t peer, const bt_descriptio
     if (node->described == theirs->epoch && (node->connecting || node->proved) &&
         bt_plane_connected(self->plane, peer, theirs->epoch))
         return; // only the link was away
-    memcpy(node->description, theirs->bytes, theirs->byte_count);
+    if (theirs->byte_count != 0)
+        memcpy(node->description, theirs->bytes, theirs->byte_count);
     node->bytes = theirs->byte_count;
     node->described = theirs->epoch;
     node->pause = 0;

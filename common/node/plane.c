@@ -174,7 +174,8 @@ bt_plane_connect(bt_plane *plane, uint32_t peer, uint64_t epoch, const void *des
     c->prove_deadline = prove_deadline;
     c->asked = bt_time_now();
     c->bytes = bytes;
-    memcpy(c->description, description, bytes);
+    if (bytes != 0) // else it may be NULL, and is refused as no description
+        memcpy(c->description, description, bytes);
     plane->current[peer] = slot;
     post(plane, BT_PLANE_ASK_CONNECT, slot);
     return BT_OK;

@@ -179,6 +179,8 @@ START_TEST(a_description_that_is_not_one_is_refused)
 
     open_both(BT_TRANSFER_PATH_AUTO);
     ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, bytes, sizeof bytes, 0), BT_ERR_INVALID);
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, NULL, 0, SOON), BT_OK);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_ERR_INVALID);
     ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 5, bytes, 100, SOON), BT_OK);
     expect(&receiver, BT_PLANE_CONNECTED, BT_ERR_INVALID);
     ck_assert(!bt_plane_connected(receiver.plane, OWNER, 5));

@@ -57,11 +57,15 @@ bt_admit(const bt_router_limits *limits, const bt_registry *registry, const bt_r
 }
 
 bt_time
-bt_admit_retry_after(const bt_requests *requests, bt_time between_ends)
+bt_admit_bounded(bt_time wait)
 {
-    bt_time wait = between_ends * ((bt_time)requests->queued + 1);
-
     if (wait < BT_SECOND)
         return BT_SECOND;
     return wait < 60 * BT_SECOND ? wait : 60 * BT_SECOND;
+}
+
+bt_time
+bt_admit_retry_after(const bt_requests *requests, bt_time between_ends)
+{
+    return bt_admit_bounded(between_ends * ((bt_time)requests->queued + 1));
 }

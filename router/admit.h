@@ -10,6 +10,7 @@ typedef struct {
     bt_err err;
     uint32_t max_tokens;         // BT_OK: with the default filled in
     uint32_t tokens, tokens_max; // TOO_LONG
+    bt_time retry_after;         // BUSY; 0 = bt_admit_retry_after says it
 } bt_admission;
 
 bt_admission bt_admit(const bt_router_limits *limits, const bt_registry *registry, const bt_requests *requests,
@@ -17,3 +18,5 @@ bt_admission bt_admit(const bt_router_limits *limits, const bt_registry *registr
 
 // When a client that was turned away should come back: the queue's work at the rate that requests end here, 1 to 60 s.
 bt_time bt_admit_retry_after(const bt_requests *requests, bt_time between_ends);
+// A time within those limits.
+bt_time bt_admit_bounded(bt_time wait);

@@ -116,6 +116,7 @@ give_tokens(bt_router *router, bt_time now, bt_request *request, const bt_tokens
     action->tokens.scored_first = entry->scored_first;
     action->tokens.scored_count = entry->scored_count;
     action->tokens.scored = entry->scored;
+    action->tokens.degraded = request->degraded;
 }
 
 // A node that ended a request for its own reasons (its lease ran out, it drains) has not ended it for the client.

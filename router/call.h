@@ -108,6 +108,8 @@ struct bt_call {
     void *edge, *client; // client: NULL once the last word was said or the client is gone
     bool streaming;      // the edge's own: it has begun to answer
     bool wants_results;  //
+    bool degraded;       // a prompt of it was read by other weights than it should have been
+    bool marked;         // the edge's own: it has said so
     bool submitted;      // all choices have been given to the core
     uint32_t held;       // the call is being worked on: it is not freed meanwhile
     char name[BT_REQUEST_NAME_MAX + 1];

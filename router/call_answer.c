@@ -30,6 +30,7 @@ bt_call_on_tokens(void *self, const bt_router_tokens *tokens)
     if (call->phase != BT_CALL_RUNS || choice->detok.stopped) {
         return;
     }
+    call->degraded |= tokens->degraded;
     bt_choice_add(choice, tokens);
     time_tokens(choice, before);
     calls->metrics.generation_tokens += choice->tokens - before; // now: those of a client that leaves were sent as well
@@ -70,11 +71,15 @@ count_done(bt_call *call, const bt_openai_usage *usage)
     *(lengths == 0 ? &m->done_stop : stops == 0 ? &m->done_length : &m->done_mixed) += 1;
     m->prompt_tokens += usage->prompt_tokens;
     m->cached_tokens += usage->cached_tokens;
+    m->degraded += call->degraded;
     bt_histogram_add(&m->prompt_length, &bt_token_buckets, usage->prompt_tokens);
     bt_histogram_add_time(&m->total, &bt_latency_buckets, now - call->arrived);
     bt_log_info("REQ-DONE", "req %s prompt %u cached %u answer %u choices %u finish %s total %lld ms", call->name,
                 usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens, call->choice_count,
                 bt_finish_name(call->choices->finish), (long long)((now - call->arrived) / BT_MILLISECOND));
+    if (call->degraded) {
+        bt_log_warn("REQ-DEGRADED", "req %s was read by decode weights: no prefill node could be used", call->name);
+    }
 }
 
 static bool
@@ -131,6 +136,7 @@ note_finished(bt_choice *choice, const bt_router_finished *finished)
 
     choice->finish = finished->finish;
     choice->usage = finished->usage;
+    choice->call->degraded |= finished->degraded;
     if (finished->ttft > 0) {
         phases.route += choice->call->prepared - choice->call->arrived; // the core counts from the submit on
         bt_router_metrics_note_phases(m, &phases);

@@ -235,7 +235,9 @@ reject(bt_router *router, const bt_router_arrival *arrival, const bt_admission *
     action->rejected.err = admission->err;
     action->rejected.tokens = admission->tokens;
     action->rejected.tokens_max = admission->tokens_max;
-    action->rejected.retry_after = bt_admit_retry_after(&router->requests, router->between_ends);
+    action->rejected.retry_after = admission->retry_after > 0
+                                       ? admission->retry_after
+                                       : bt_admit_retry_after(&router->requests, router->between_ends);
     router->stats.rejected_invalid += admission->err == BT_ERR_INVALID;
     router->stats.rejected_too_long += admission->err == BT_ERR_TOO_LONG;
     router->stats.rejected_busy += admission->err == BT_ERR_BUSY;
@@ -260,12 +262,28 @@ copy_arrival(bt_request *request, bt_time now, const bt_router_arrival *arrival,
     request->arrived = now;
 }
 
+// By how much a first token would be later than promised, as things are: the queue's prompts at the rate that prompts are read at, or
+// the queue itself at the rate that requests end at, then this prompt. What was not measured yet counts as nothing.
+static bt_time
+lateness(bt_router *router, bt_time now, bt_request *request)
+{
+    bt_placing placing;
+    bt_time predicted, room = router->last_end != 0 ? router->between_ends * (bt_time)router->requests.queued : 0;
+
+    if (router->limits.slo_ttft == 0)
+        return 0;
+    placing = bt_known_look(router, now, request);
+    predicted = bt_place_predict(&placing, request, router->requests.queued_tokens);
+    return (predicted > room ? predicted : room) - router->limits.slo_ttft;
+}
+
 static void
 arrive(bt_router *router, bt_time now, const bt_router_arrival *arrival, bt_router_actions *out)
 {
     bt_admission admission = bt_admit(&router->limits, &router->registry, &router->requests, arrival);
     bt_router_action *action;
     bt_request *request;
+    bt_time late;
 
     router->stats.arrived++;
     if (router->draining && admission.err != BT_ERR_INVALID && admission.err != BT_ERR_TOO_LONG)
@@ -276,6 +294,13 @@ arrive(bt_router *router, bt_time now, const bt_router_arrival *arrival, bt_rout
     }
     request = bt_requests_take(&router->requests);
     copy_arrival(request, now, arrival, admission.max_tokens);
+    late = lateness(router, now, request);
+    if (late > 0) {
+        bt_requests_release(&router->requests, request);
+        router->stats.rejected_late++;
+        reject(router, arrival, &(bt_admission){.err = BT_ERR_BUSY, .retry_after = bt_admit_bounded(late)}, out);
+        return;
+    }
     bt_requests_enqueue(&router->requests, request);
     if (request->deadline < router->next_expiry)
         router->next_expiry = request->deadline;

@@ -109,6 +109,7 @@ typedef struct {
             const bt_token_result *results;
             uint32_t scored_first, scored_count; // of the prompt: positions ≥ 1
             const bt_token_result *scored;
+            bool degraded; // as below, as far as it is known
         } tokens;
         struct {
             bt_finish finish;
@@ -159,6 +160,7 @@ typedef struct {
     int64_t leak; // load counted on nodes that no request accounts for; zero, always
     // Since open:
     uint64_t arrived, accepted, rejected_invalid, rejected_too_long, rejected_busy, rejected_no_node;
+    uint64_t rejected_late; // of the busy: their first token would have come later than slo_ttft
     uint64_t done_stop, done_length, cancelled, failed;
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t moves; // requests put back, all causes

@@ -144,7 +144,7 @@ static bt_err
 gather(bt_call *call, size_t bytes_max, const bt_openai_usage *usage, bt_str *body, bt_wire_scratch *scratch)
 {
     bt_gateway_choice choices[BT_GATEWAY_CHOICES_MAX];
-    bt_gateway_generated generated = {.choices = choices, .has_usage = usage != NULL};
+    bt_gateway_generated generated = {.choices = choices, .has_usage = usage != NULL, .degraded = call->degraded};
     bt_choice *sent[BT_GATEWAY_CHOICES_MAX];
     size_t bytes = 0;
     bt_err err;

@@ -172,6 +172,12 @@ measure_now(bt_router_http *http)
     m->running = stats.running;
     m->waiting = stats.queued;
     m->leak = (double)stats.leak;
+    m->remote = stats.remote;
+    m->remote_failed = stats.remote_failed;
+    memcpy(m->moves, stats.moves_by, sizeof m->moves);
+    memcpy(m->retries, stats.retries, sizeof m->retries);
+    m->retries_refused = stats.retries_refused;
+    m->breakers_opened = stats.breakers_opened;
     m->ready = bt_calls_ready(http->calls);
     m->calls = http->calls->calls_open;
     m->choices = http->calls->choices_open;
@@ -190,6 +196,7 @@ on_metrics(void *self, bt_http_request *request)
     bt_metrics_label(&labels, "model_name", http->calls->options.model);
     measure_now(http);
     bt_metrics_write(out, bt_router_metrics_table, &http->calls->metrics, labels.data);
+    bt_router_http_write_nodes(http, out, labels.data);
     if (http->options.more_metrics != NULL) {
         http->options.more_metrics(http->options.more_self, out, labels.data);
     }

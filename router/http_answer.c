@@ -48,6 +48,23 @@ logprobs_of(bt_router_http *http, bt_choice *choice)
     return logprobs;
 }
 
+// ---- answers that are not what they should be ----
+
+// In the headers where they are still to be sent, else as a comment, which clients pass over.
+static void
+mark(bt_call *call)
+{
+    if (!call->degraded || call->marked) {
+        return;
+    }
+    call->marked = true;
+    if (call->streaming) {
+        bt_buf_append_text(bt_http_out(call->client), ": x-baton-degraded: 1\n\n");
+    } else {
+        bt_http_add_header(call->client, "x-baton-degraded", "1");
+    }
+}
+
 // ---- events ----
 
 static void
@@ -55,6 +72,7 @@ introduce(bt_choice *choice)
 {
     bt_call *call = choice->call;
 
+    mark(call);
     if (!call->streaming) {
         call->streaming = true;
         call->calls->metrics.http_2xx++;
@@ -142,6 +160,7 @@ end(bt_call *call, const bt_openai_usage *usage)
         if (!write_whole(call, usage)) {
             return false;
         }
+        mark(call);
         bt_router_http_answer(call->edge, let_go(call), 200, "application/json");
         return true;
     }

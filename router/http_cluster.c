@@ -4,7 +4,7 @@
 //      "requests": {"running": 0, "queued": 0}, "nodes": [
 //        {"name": "d1", "role": "decode", "link": "tcp://…", "state": "ready", "epoch": "…", "heard_ms": 12,
 //         "sequences": 16, "running": 1, "queued": 0, "requests": 1, "prompts": 0,
-//         "kv": {"blocks": 4096, "free": 4000, "block_tokens": 32}, "context": 8192, "prefill_tokens_per_s": 900,
+//         "kv": {"blocks": 4096, "free": 4000, "block_tokens": 32}, "context": 8192, "prefill_tokens_per_s": 900, "breaker": "closed",
 //         "fetches_from": ["p1"]},
 //        {"name": "d2", …, "state": "refused", "refused": {"field": "layout", "expected": "…", "found": "…"}},
 //        {"name": "d3", …, "state": "down"}]}
@@ -65,6 +65,7 @@ put_load(const bt_router_node *node, bt_json_writer *w)
     bt_json_put_int(w, "prompts", node->prompts);
     bt_json_put_int(w, "prompt_tokens", (int64_t)node->prefill_tokens);
     bt_json_put_int(w, "prefill_tokens_per_s", (int64_t)node->prefill_rate);
+    bt_json_put_text(w, "breaker", bt_str_of(bt_breaker_name(node->breaker)));
     bt_json_begin_object(w, "kv");
     bt_json_put_int(w, "blocks", node->hello->blocks);
     bt_json_put_int(w, "free", node->load->blocks_free);
@@ -158,4 +159,74 @@ bt_router_http_write_cluster(bt_router_http *http, bt_buf *out)
     }
     bt_json_end(&w);
     bt_json_end(&w);
+}
+
+// ---- the same as metrics ----
+
+static double
+is_ready(const bt_router_node *node)
+{
+    return node->state == BT_NODE_READY && !node->hello->draining;
+}
+
+static double
+breaker_of(const bt_router_node *node)
+{
+    return node->breaker;
+}
+
+static double
+requests_of(const bt_router_node *node)
+{
+    return node->requests;
+}
+
+static double
+prompt_tokens_of(const bt_router_node *node)
+{
+    return (double)node->prefill_tokens;
+}
+
+static const struct {
+    const char *name, *help;
+    double (*value)(const bt_router_node *node);
+} node_rows[] = {
+    {"baton:node_ready", "1 when the node takes requests.", is_ready},
+    {"baton:node_breaker", "0 closed, 1 open: passed over for a while, 2 half-open: one request is tried.", breaker_of},
+    {"baton:node_requests", "Requests that this router gave it and that are not over.", requests_of},
+    {"baton:node_prompt_tokens", "Tokens of prompts that it has still to compute, as counted here.", prompt_tokens_of},
+};
+
+static void
+write_row(const bt_router_http *http, const bt_router *core, size_t row, bt_buf *out, const char *labels)
+{
+    bt_buf name;
+
+    bt_buf_init(&name, 4096);
+    bt_buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", node_rows[row].name, node_rows[row].help,
+                  node_rows[row].name);
+    for (uint32_t i = 0; i < bt_router_nodes_max(core); i++) {
+        bt_router_node node;
+
+        bt_router_get_node(core, i, &node);
+        if (node.state != BT_NODE_READY) {
+            continue;
+        }
+        bt_buf_clear(&name);
+        bt_metrics_label(&name, "node", i < http->options.node_count ? http->options.nodes[i].name : node.hello->name);
+        bt_buf_printf(out, "%s{%s,%s,role=\"%s\"} %g\n", node_rows[row].name, labels,
+                      name.data != NULL ? name.data : "", node.hello->role == BT_NODE_DECODE ? "decode" : "prefill",
+                      node_rows[row].value(&node));
+    }
+    bt_buf_fini(&name);
+}
+
+void
+bt_router_http_write_nodes(bt_router_http *http, bt_buf *out, const char *labels)
+{
+    const bt_router *core = http->calls->edge != NULL ? bt_router_edge_core(http->calls->edge) : NULL;
+
+    for (size_t row = 0; core != NULL && row < sizeof node_rows / sizeof *node_rows; row++) {
+        write_row(http, core, row, out, labels);
+    }
 }

@@ -26,3 +26,5 @@ void bt_router_http_gone(void *http, bt_http_request *request); // the client is
 
 // http_cluster.c
 void bt_router_http_write_cluster(bt_router_http *http, bt_buf *out);
+// Metrics of each node that there is a link to.
+void bt_router_http_write_nodes(bt_router_http *http, bt_buf *out, const char *labels);

@@ -114,6 +114,7 @@ give_tokens(bt_router_edge *edge, const bt_router_action *action)
         .scored_first = action->tokens.scored_first,
         .scored_count = action->tokens.scored_count,
         .scored = action->tokens.scored,
+        .degraded = action->tokens.degraded,
     };
 
     edge->callbacks.on_tokens(edge->callbacks.arg, &tokens);
@@ -134,6 +135,7 @@ give_finished(bt_router_edge *edge, const bt_router_action *action)
         .ttft = action->finished.ttft,
         .total = action->finished.total,
         .moves = action->finished.moves,
+        .degraded = action->finished.degraded,
     };
 
     edge->callbacks.on_finished(edge->callbacks.arg, &finished);

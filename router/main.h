@@ -21,6 +21,8 @@ typedef struct {
     const bt_token_result *results;
     uint32_t scored_first, scored_count; // of the prompt, where prompt_logprobs were asked for: positions from 1
     const bt_token_result *scored;
+    bool
+        degraded; // read by other weights than it should have been; known with the first tokens, unless the request moves later
 } bt_router_tokens;
 
 typedef struct {
@@ -32,6 +34,7 @@ typedef struct {
     bt_phases phases;
     bt_time ttft, total;
     uint32_t moves;
+    bool degraded;
 } bt_router_finished;
 
 typedef struct {

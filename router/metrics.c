@@ -25,6 +25,17 @@
         BT_METRIC_COUNTER, AT(field), "baton:http_requests_total", "Answers by status.", "status=\"" name "\"", NULL   \
     }
 
+#define MOVED(cause, name)                                                                                             \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(moves) + (cause) * sizeof(uint64_t), "baton:request_moves_total",                        \
+            "Requests that went on at another node, by why; an error is a retry.", "cause=\"" name "\"", NULL          \
+    }
+#define RETRIED(role, name)                                                                                            \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(retries) + (role) * sizeof(uint64_t), "baton:request_retries_total",                     \
+            "Errors that were tried again, by the kind of node that failed.", "role=\"" name "\"", NULL                \
+    }
+
 const bt_metric bt_router_metrics_table[] = {
     {BT_METRIC_GAUGE, AT(ready), "baton:ready", "1 when requests are taken.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(running), "baton:num_requests_running", "Sequences that nodes work on.", NULL, NULL},
@@ -46,6 +57,22 @@ const bt_metric bt_router_metrics_table[] = {
     {BT_METRIC_COUNTER, AT(cancelled), "baton:request_cancelled_total", "Requests whose client went away.", NULL, NULL},
     {BT_METRIC_COUNTER, AT(failed), "baton:request_failed_total", "Requests that ended with an error of ours.", NULL,
      NULL},
+    {BT_METRIC_COUNTER, AT(degraded), "baton:request_degraded_total",
+     "Requests whose prompt was read by other weights than it should have been.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(remote), "baton:remote_prefills_total", "Prompts that were given to prefill nodes.", NULL,
+     NULL},
+    {BT_METRIC_COUNTER, AT(remote_failed), "baton:remote_prefills_failed_total",
+     "Prompts that were not read there, or whose blocks did not come.", NULL, NULL},
+    MOVED(BT_MOVE_LOST, "node_lost"),
+    MOVED(BT_MOVE_SOURCE, "source_lost"),
+    MOVED(BT_MOVE_ENDED, "ended"),
+    MOVED(BT_MOVE_ERROR, "error"),
+    RETRIED(BT_NODE_DECODE, "decode"),
+    RETRIED(BT_NODE_PREFILL, "prefill"),
+    {BT_METRIC_COUNTER, AT(retries_refused), "baton:request_retries_refused_total",
+     "Errors that went to the client: two retries were in vain, or errors are too many.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(breakers_opened), "baton:breakers_opened_total",
+     "Times that a node was passed over for a while because it failed requests.", NULL, NULL},
     REJECTED(rejected_invalid, "invalid"),
     REJECTED(rejected_too_long, "too_long"),
     REJECTED(rejected_busy, "busy"),

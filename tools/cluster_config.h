@@ -54,7 +54,7 @@ typedef struct {
     struct {
         bool exact;
         uint32_t remote_tokens_min;
-        bt_time heartbeat, node_silence;
+        bt_time heartbeat, node_silence, degrade_after, slo_ttft;
     } placement;
     uint32_t log_level;
 } bt_router_config;

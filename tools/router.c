@@ -121,6 +121,8 @@ open_edge(router *r, bt_why *why)
         .heartbeat = c->placement.heartbeat,
         .node_silence = c->placement.node_silence,
         .remote_tokens_min = c->placement.remote_tokens_min,
+        .degrade_after = c->placement.degrade_after,
+        .slo_ttft = c->placement.slo_ttft,
         .two_weights = bt_cluster_two_weights(&r->cluster),
         .inexact = !c->placement.exact,
         .expected = r->expected,

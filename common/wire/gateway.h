@@ -175,6 +175,7 @@ typedef struct {
     uint32_t choice_count;
     bool has_usage;
     bt_usage usage;
+    bool degraded; // read by other weights than it should have been
 } bt_gateway_generated;
 
 typedef struct {

@@ -56,6 +56,7 @@ bt_gateway_pack_generated(bt_str *out, const bt_gateway_generated *generated, bt
     usage.completion_tokens = generated->usage.completion_tokens;
     usage.cached_tokens = generated->usage.cached_tokens;
     form.usage = generated->has_usage ? &usage : NULL;
+    form.degraded = generated->degraded;
     return bt_gateway_pack(out, &form.base, scratch);
 }
 
@@ -185,6 +186,7 @@ bt_gateway_read_generated(bt_gateway_generated *out, bt_str body, bt_wire_scratc
     }
     *out = (bt_gateway_generated){.choices = choices, .choice_count = (uint32_t)form->n_choices};
     out->has_usage = form->usage != NULL;
+    out->degraded = form->degraded;
     if (form->usage != NULL)
         out->usage = (bt_usage){form->usage->prompt_tokens, form->usage->completion_tokens, form->usage->cached_tokens};
     return BT_OK;

@@ -452,6 +452,7 @@ START_TEST(without_a_prefill_node_the_decode_node_reads_and_other_weights_are_ma
     }
     ck_assert_uint_eq(place(1, 20, 0), BT_REQUEST_NONE);
     say(0, (bt_tokens_entry){.request = first_id(1), .count = 1, .results = &token, .finish = BT_FINISH_STOP});
+    ck_assert(find(BT_ROUTER_TOKENS)->tokens.degraded); // in time for a header
     ck_assert(find(BT_ROUTER_FINISHED)->finished.degraded);
 }
 END_TEST
@@ -502,6 +503,40 @@ START_TEST(measured_rates_decide)
 }
 END_TEST
 
+START_TEST(who_would_wait_too_long_for_a_first_token_is_told_when_to_come_back)
+{
+    bt_router_event event = {
+        .kind = BT_ROUTER_ARRIVED,
+        .arrival = {.ids = prompt, .count = 1024, .sampling = &sampling, .max_tokens = 8, .deadline = BT_TIME_NEVER}};
+    bt_token_result token = {.id = 5};
+    bt_router_stats stats;
+    bt_request_id first;
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true, .slo_ttft = 5 * BT_SECOND});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    first = arrive(1, 1024);
+    grant(0, first, 0);
+    for (uint64_t tag = 2; tag < 12; tag++) // nothing is measured: nobody is refused
+        grant(0, arrive(tag, 1024), 0);
+    say(1,
+        (bt_tokens_entry){
+            .request = first, .count = 1, .results = &token, .finish = BT_FINISH_LENGTH, .phases.prefill = BT_SECOND});
+    prompt[0] = 99; // it is known now that ten prompts wait, a second each
+    feed(&event);
+    ck_assert_int_eq(find(BT_ROUTER_REJECTED)->rejected.err, BT_ERR_BUSY);
+    ck_assert_int_ge(find(BT_ROUTER_REJECTED)->rejected.retry_after, 5 * BT_SECOND);
+    ck_assert_int_le(find(BT_ROUTER_REJECTED)->rejected.retry_after, 7 * BT_SECOND);
+    bt_router_get_stats(router, &stats);
+    ck_assert(stats.rejected_late == 1 && stats.rejected_busy == 1);
+    feed(&(bt_router_event){.kind = BT_ROUTER_NODE_DOWN, .node = 1});
+    meet(1, BT_NODE_PREFILL); // with an empty queue
+    ck_assert_ptr_nonnull(sent(BT_MESSAGE_RESERVE, NULL));
+}
+END_TEST
+
 int
 main(void)
 {
@@ -528,6 +563,7 @@ main(void)
     tcase_add_test(cases, inexact_clusters_choose_freely_and_mark_nothing);
     tcase_add_test(cases, prefill_nodes_alone_are_no_cluster);
     tcase_add_test(cases, measured_rates_decide);
+    tcase_add_test(cases, who_would_wait_too_long_for_a_first_token_is_told_when_to_come_back);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);
 }

@@ -117,8 +117,7 @@ fail_choice(bt_call *call, const bt_router_finished *finished)
     bt_err err = finished->finish == BT_FINISH_ERROR ? finished->err : BT_ERR_CANCELLED;
 
     if (err == BT_ERR_TIMEOUT) {
-        bt_openai_fail(&error, err, 504, "timeout", NULL,
-                       "the answer was not complete within this server's time limit");
+        bt_openai_fail(&error, err, 504, "timeout", NULL, "the answer was not complete in time");
     } else if (err == BT_ERR_BUSY || err == BT_ERR_PEER || err == BT_ERR_CLOSED) {
         bt_openai_fail(&error, err, 503, "no_node", NULL, "no node could finish this request");
     } else {

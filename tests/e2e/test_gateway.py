@@ -1,7 +1,7 @@
 """The gateway, asked from another language: what HTTP answers is what it answers, and no client can harm another."""
-import json, re, signal, struct, subprocess, time
+import json, os, random, re, signal, struct, subprocess, sys, time
 import pynng, pytest
-from conftest import BATON, SMOL
+from conftest import BATON, ROOT, SMOL
 from gateway_client import Client, Failed, Raw, Stream, g, serve
 
 
@@ -246,14 +246,14 @@ def test_credit_lets_a_stream_go_on(tiny):
     s = serve(tiny, cpu__isa='ref')
     try:
         with Client(s.gateway) as c:
-            stream = c.generate(prompt='Once', max_tokens=500, n=16, temperature=1, seed=4, ignore_eos=True, credits=1)
+            stream = c.generate(prompt='Once', max_tokens=200, n=16, temperature=1, seed=4, ignore_eos=True, credits=1)
             for _ in range(5):
                 stream.take(c.receive())
                 assert not stream.over
                 c.send(g.METHOD_CREDIT, id=stream.id, credits=1)
             while not stream.over:
                 stream.take(c.receive())
-            assert [len(stream.ids[i]) for i in range(16)] == [500] * 16
+            assert [len(stream.ids[i]) for i in range(16)] == [200] * 16
             assert stream.replies <= 7
     finally:
         s.stop()
@@ -309,6 +309,44 @@ def test_a_hundred_clients_at_once(server):
     for c in clients:
         c.socket.close()
     server.wait_idle()
+
+
+def test_four_hundred_calls_half_of_them_left_at_random(tiny):
+    s = serve(tiny, http__requests=512, http__queue=512)
+    rng = random.Random(7)
+    with Client(s.gateway) as c:
+        expected = [c.answer(prompt='Once', seed=i, max_tokens=60, temperature=1, ignore_eos=True) for i in range(8)]
+    clients = []
+    for i in range(40):
+        c = Client(s.gateway)
+        clients.append((c, {c.generate(prompt='Once', seed=k % 8, max_tokens=60, temperature=1, ignore_eos=True, credits=rng.choice((1, 4, 100))): k % 8
+                            for k in range(10)}))
+    for c, streams in clients:
+        for stream in [x for x in streams if rng.random() < 0.25]:
+            c.send(g.METHOD_CANCEL, g.CancelRequest(id=stream.id))
+    for c, streams in clients:
+        if rng.random() < 0.3:
+            c.socket.close()
+            continue
+        open_ = dict((x.id, x) for x in streams)
+        while open_:
+            reply = c.receive()
+            stream = open_.get(reply.id)
+            if stream is None:
+                continue  # the answer to a cancel
+            try:
+                stream.take(reply)
+                if not stream.over:
+                    c.send(g.METHOD_CREDIT, id=stream.id, credits=1)
+            except Failed as e:
+                assert e.code == 'CANCELLED', e
+            if stream.over:
+                del open_[reply.id]
+                if stream.finish:
+                    assert stream.text == expected[streams[stream]].text and stream.ids == expected[streams[stream]].ids
+        c.socket.close()
+    s.wait_idle()
+    s.stop()
 
 
 @pytest.mark.parametrize('what', [
@@ -438,3 +476,11 @@ def test_run_with_messages_and_its_errors(server):
     assert 'content' in run_server(server, '--messages', '-', code=2, input='[{"role":"user"}]').stderr
     r = subprocess.run([BATON, 'run', '--server', 'tcp://127.0.0.1:1', '--prompt', 'x', '--timeout', '1'], capture_output=True, text=True)
     assert r.returncode == 1 and 'tcp://127.0.0.1:1' in r.stderr and r.stdout == ''
+
+
+def test_the_example_of_the_readme_works(server):
+    text = open(os.path.join(ROOT, 'README.md')).read()
+    code = re.search(r'```python\n(import pynng.*?)```', text, re.S).group(1).replace('8090', str(server.gateway_port))
+    generated = os.path.dirname(os.path.dirname(g.__file__))
+    r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60, env={**os.environ, 'PYTHONPATH': generated})
+    assert r.returncode == 0 and r.stdout, r.stderr

@@ -337,13 +337,14 @@ void
 bt_nng_stream_free_conn(bt_nng_conn *conn)
 {
     bt_nng_stream_close(conn);
-    if (conn->dialer != NULL) {
+    if (conn->dialer != NULL)
         nng_stream_dialer_close(conn->dialer);
-        nng_stream_dialer_free(conn->dialer);
-    }
+    // Before the dialer: nng's thread that ends operations in time may still be about to, and looks at it; this waits for that thread.
     nng_aio_free(conn->dial);
     nng_aio_free(conn->receive);
     nng_aio_free(conn->send);
+    if (conn->dialer != NULL)
+        nng_stream_dialer_free(conn->dialer);
     if (conn->tls != NULL)
         nng_tls_config_free(conn->tls);
 }

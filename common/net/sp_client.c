@@ -112,10 +112,13 @@ read_some(bt_sp_client *client, bt_time deadline)
     nng_iov room = {client->chunk, CHUNK_BYTES};
     bt_err err;
 
-    set_patience(client, deadline);
-    nng_aio_set_iov(client->aio, 1, &room);
-    nng_stream_recv(client->stream, client->aio);
-    if ((err = wait_for(client)) != BT_OK)
+    do { // the end in time of an operation before may hit this one
+        set_patience(client, deadline);
+        nng_aio_set_iov(client->aio, 1, &room);
+        nng_stream_recv(client->stream, client->aio);
+        err = wait_for(client);
+    } while (err == BT_ERR_TIMEOUT && bt_time_now() < deadline);
+    if (err != BT_OK)
         return err;
     bt_buf_append(&client->in, client->chunk, nng_aio_count(client->aio));
     return client->in.failed ? BT_ERR_NO_MEMORY : nng_aio_count(client->aio) == 0 ? BT_ERR_PEER : BT_OK;
@@ -213,20 +216,22 @@ bt_sp_client_open(bt_sp_client **out, const bt_sp_client_options *options, bt_ti
     return BT_OK;
 }
 
+// nng's thread that ends operations in time may still be about to, for one that has just ended by itself, and looks at what it worked on
+// (nng 1.5: "pthread_mutex_lock: Invalid argument"). Freeing the aio waits for it; so that comes before stream and dialer.
 void
 bt_sp_client_close(bt_sp_client *client)
 {
     if (client == NULL)
         return;
-    if (client->stream != NULL) {
+    if (client->stream != NULL)
         nng_stream_close(client->stream);
-        nng_stream_free(client->stream);
-    }
-    if (client->dialer != NULL) {
+    if (client->dialer != NULL)
         nng_stream_dialer_close(client->dialer);
-        nng_stream_dialer_free(client->dialer);
-    }
     nng_aio_free(client->aio);
+    if (client->stream != NULL)
+        nng_stream_free(client->stream);
+    if (client->dialer != NULL)
+        nng_stream_dialer_free(client->dialer);
     if (client->tls != NULL)
         nng_tls_config_free(client->tls);
     bt_buf_fini(&client->in);

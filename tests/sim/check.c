@@ -111,26 +111,27 @@ check_router(world *w, uint32_t self)
             check_attempt(w, &before, request);
         check_move(w, "request", self, i, request_moves, request->state, request->generation);
         w->members[self].shadows[i].attempt = request->attempt;
-        MUST(w, request->deadline > w->now || request->state == BT_REQUEST_FREE);
+        MUST(w, request->deadline > world_local(w, self) || request->state == BT_REQUEST_FREE);
     }
 }
 
 // --- one prefill node --------------------------------------------------------------------------------------------------------
 
 static void
-check_prompt_lease(world *w, const bt_prefill_core *core, const bt_prompt *prompt)
+check_prompt_lease(world *w, uint32_t self, const bt_prefill_core *core, const bt_prompt *prompt)
 {
+    bt_time now = world_local(w, self);
     bt_time late = core->limits.heartbeat + 100 * BT_MILLISECOND;
 
     if (prompt->state == BT_PROMPT_FREE || prompt->state == BT_PROMPT_ENDING)
         return;
-    MUST(w, prompt->hold_end > w->now && prompt->deadline > w->now);
+    MUST(w, prompt->hold_end > now && prompt->deadline > now);
     if (prompt->state == BT_PROMPT_HOLDING && prompt->decode == BT_PROMPT_NONE)
-        MUST(w, prompt->hold_end <= w->now + core->limits.lease);
+        MUST(w, prompt->hold_end <= now + core->limits.lease);
     if (prompt->decode != BT_PROMPT_NONE)
-        MUST(w, core->peers[prompt->decode].lease_end + late > w->now);
+        MUST(w, later(core->peers[prompt->decode].lease_end, prompt->received) + late > now);
     if (prompt->router != BT_PROMPT_NONE && prompt->state != BT_PROMPT_HOLDING)
-        MUST(w, core->peers[prompt->router].lease_end + late > w->now);
+        MUST(w, later(core->peers[prompt->router].lease_end, prompt->received) + late > now);
 }
 
 static void
@@ -149,7 +150,7 @@ check_prefill(world *w, uint32_t self)
         const bt_prompt *prompt = &core->prompts.slots[i];
 
         check_move(w, "prompt", self, i, prompt_moves, prompt->state, (uint32_t)prompt->serial);
-        check_prompt_lease(w, core, prompt);
+        check_prompt_lease(w, self, core, prompt);
     }
 }
 
@@ -178,13 +179,15 @@ check_landing(world *w, uint32_t self)
 }
 
 static void
-check_sequence(world *w, const bt_decode_core *core, const bt_sequence *sequence)
+check_sequence(world *w, uint32_t self, const bt_decode_core *core, const bt_sequence *sequence)
 {
     if (sequence->state == BT_SEQUENCE_FREE || sequence->state == BT_SEQUENCE_ENDING)
         return;
     MUST(w, core->peers[sequence->peer].known);
-    MUST(w, core->peers[sequence->peer].lease_end + core->limits.heartbeat + 100 * BT_MILLISECOND > w->now);
-    MUST(w, sequence->deadline > w->now);
+    MUST(w, later(core->peers[sequence->peer].lease_end, sequence->received) + core->limits.heartbeat +
+                    100 * BT_MILLISECOND >
+                world_local(w, self)); // what comes under a lease that is over ends with the next sweep
+    MUST(w, sequence->deadline > world_local(w, self));
     if (sequence->state == BT_SEQUENCE_FETCHING && sequence->fetch.flying == 0) // what is offered is fetched
         MUST(w, sequence->fetch.landed == sequence->fetch.offered && !sequence->fetch.last);
 }
@@ -206,7 +209,7 @@ check_decode(world *w, uint32_t self)
         const bt_sequence *sequence = &core->sequences.slots[i];
 
         check_move(w, "sequence", self, i, sequence_moves, sequence->state, sequence->generation);
-        check_sequence(w, core, sequence);
+        check_sequence(w, self, core, sequence);
     }
 }
 
@@ -378,13 +381,13 @@ could_take(const world *w, uint32_t self, uint32_t peer, const bt_request *reque
     const bt_node *node = &router->registry.nodes[peer];
     const world_conn *conn = good_link(w, self, peer);
     const bt_decode_core *core = conn != NULL ? w->members[w->member_of[self][peer]].decode : NULL;
-    bt_placing placing = {&router->registry, &router->affinity, &router->limits, w->now};
+    bt_placing placing = {&router->registry, &router->affinity, &router->limits, world_local(w, self)};
     bt_decode_place place = bt_place_decode(&placing, request);
     uint32_t worst;
 
     if (core == NULL || place.unpaired || core->draining || !core->peers[conn->peer[1]].known ||
-        !bt_node_decodes(node) || node->hello.draining || node->busy_until > w->now ||
-        !bt_breaker_allows(&node->breaker, w->now))
+        !bt_node_decodes(node) || node->hello.draining || node->busy_until > placing.now ||
+        !bt_breaker_allows(&node->breaker, placing.now))
         return false;
     worst = bt_registry_worst_blocks(node, request);
     if (core->sequences.queued > 0 || core->sequences.with_room >= core->limits.sequences ||

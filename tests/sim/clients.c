@@ -7,9 +7,10 @@
 static void
 check_token(world *w, world_client *client, const bt_token_result *result)
 {
-    bt_token_result expected =
-        fake_engine_draw_of(client->ids, client->prompt, client->prompt + client->answer, w->prefill_limits.weights,
-                            w->decode_limits.weights, client->seed, WORLD_VOCAB);
+    uint64_t prompt_weights = world_engine_weights(w, w->prefill_limits.weights);
+    uint64_t weights = world_engine_weights(w, w->decode_limits.weights);
+    bt_token_result expected = fake_engine_draw_of(client->ids, client->prompt, client->prompt + client->answer,
+                                                   prompt_weights, weights, client->seed, WORLD_VOCAB);
 
     client->odd |= result->id != expected.id || result->logprob != expected.logprob;
     MUST(w, w->options.differs || !client->odd); // the token is another than one engine's
@@ -189,6 +190,7 @@ draw_client(world *w, world_client *client)
         client->max_tokens = WORLD_CONTEXT - client->prompt;
     client->has_end = !one_in(w, 4);
     client->scores = !w->options.differs && one_in(w, 16);
+    client->session = draw(w, 0, 3);
     draw_manners(w, client);
     draw_prompt(w, client);
     client->router = draw(w, 0, w->options.routers - 1);
@@ -227,8 +229,10 @@ ask(world *w, uint32_t tag, bt_err expected)
                                         .prompt_logprobs = client->scores,
                                         .end_ids = &end_id,
                                         .end_count = client->has_end,
-                                        .session = bt_mix64(client->seed) % 4,
-                                        .deadline = client->deadline};
+                                        .session = client->session,
+                                        .deadline = client->deadline == BT_TIME_NEVER
+                                                        ? BT_TIME_NEVER
+                                                        : client->deadline + w->members[client->router].clock};
     client->scored_next = 1;
     client->arrived = w->now;
     client->alive = true;

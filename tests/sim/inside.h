@@ -90,6 +90,8 @@ void world_tell(world *w, uint32_t self, uint32_t peer, world_news news, const b
 void world_feed_router(world *w, uint32_t self, const bt_router_event *event);
 void world_feed_prefill(world *w, uint32_t self, const bt_prefill_event *event);
 void world_feed_decode(world *w, uint32_t self, const bt_decode_event *event);
+uint64_t world_engine_weights(const world *w,
+                              uint64_t digest); // as the fake engine counts them: 0 where all are the same
 void world_start(world *w, uint32_t self);
 void world_stop(world *w, uint32_t self, bool silently);
 void world_member_turn(world *w, uint32_t self);

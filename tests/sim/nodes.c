@@ -115,7 +115,7 @@ world_feed_router(world *w, uint32_t self, const bt_router_event *event)
     refusal refused[WORLD_SLOTS_MAX];
     uint32_t count = 0;
 
-    bt_router_step(member->router, w->now, event, member->router_out);
+    bt_router_step(member->router, world_local(w, self), event, member->router_out);
     for (uint32_t i = 0; i < member->router_out->count; i++)
         act_for_router(w, self, &member->router_out->action[i], refused, &count);
     world_check_member(w, self);
@@ -134,7 +134,7 @@ world_feed_prefill(world *w, uint32_t self, const bt_prefill_event *event)
     world_member *member = &w->members[self];
     bt_prefill_actions *out = member->prefill_out;
 
-    bt_prefill_core_step(member->prefill, w->now, event, out);
+    bt_prefill_core_step(member->prefill, world_local(w, self), event, out);
     for (uint32_t i = 0; i < out->stamp_count; i++) {
         bt_block block = out->stamps[i].block;
 
@@ -162,7 +162,7 @@ world_feed_decode(world *w, uint32_t self, const bt_decode_event *event)
     world_member *member = &w->members[self];
     bt_decode_actions *out = member->decode_out;
 
-    bt_decode_core_step(member->decode, w->now, event, out);
+    bt_decode_core_step(member->decode, world_local(w, self), event, out);
     for (uint32_t i = 0; i < out->send_count; i++)
         send(w, self, out->send[i].peer, &out->send[i].message);
     for (uint32_t i = 0; i < out->cancel_count; i++)
@@ -223,6 +223,12 @@ name_node(char *name, char role, uint32_t number)
     name[1] = (char)('0' + number);
 }
 
+uint64_t
+world_engine_weights(const world *w, uint64_t digest)
+{
+    return w->options.differs ? digest : 0;
+}
+
 static void
 start_router(world *w, uint32_t self)
 {
@@ -248,7 +254,7 @@ start_prefill(world *w, uint32_t self)
                                    .chunk_tokens = limits.chunk_tokens,
                                    .sequences = limits.sequences,
                                    .logit_rows = limits.logit_rows,
-                                   .weights = limits.weights};
+                                   .weights = world_engine_weights(w, limits.weights)};
     if (bt_prefill_core_open(&member->prefill, &limits, &why) != BT_OK)
         world_fail(w, __FILE__, __LINE__, "prefill node: %s", why.text);
 }
@@ -266,7 +272,7 @@ start_decode(world *w, uint32_t self)
                                    .chunk_tokens = limits.chunk_tokens,
                                    .sequences = limits.sequences,
                                    .logit_rows = limits.logit_rows,
-                                   .weights = limits.weights};
+                                   .weights = world_engine_weights(w, limits.weights)};
     if (bt_decode_core_open(&member->decode, &limits, &why) != BT_OK)
         world_fail(w, __FILE__, __LINE__, "decode node: %s", why.text);
 }
@@ -368,9 +374,11 @@ is_idle(const world_member *member)
 static bt_time
 core_deadline(const world_member *member)
 {
-    return member->role == BT_NODE_ROUTER    ? bt_router_next_deadline(member->router)
-           : member->role == BT_NODE_PREFILL ? bt_prefill_core_next_deadline(member->prefill)
-                                             : bt_decode_core_next_deadline(member->decode);
+    bt_time deadline = member->role == BT_NODE_ROUTER    ? bt_router_next_deadline(member->router)
+                       : member->role == BT_NODE_PREFILL ? bt_prefill_core_next_deadline(member->prefill)
+                                                         : bt_decode_core_next_deadline(member->decode);
+
+    return deadline == BT_TIME_NEVER ? deadline : deadline - member->clock;
 }
 
 static void

@@ -435,7 +435,7 @@ START_TEST(a20_what_is_larger_than_any_buffer_is_refused_at_once)
     const bt_router_action *action;
 
     case_open(&(case_sizes){.prefills = 1});
-    bt_router_step(at->members[ROUTER].router, at->now, &event, at->members[ROUTER].router_out);
+    bt_router_step(at->members[ROUTER].router, world_local(at, ROUTER), &event, at->members[ROUTER].router_out);
     action = &at->members[ROUTER].router_out->action[0];
     ck_assert_uint_eq(at->members[ROUTER].router_out->count, 1);
     ck_assert(action->kind == BT_ROUTER_REJECTED && action->rejected.err == BT_ERR_TOO_LONG);

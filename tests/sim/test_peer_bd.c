@@ -333,15 +333,15 @@ START_TEST(d8_a_node_that_joins_under_load_takes_its_share_and_no_more)
     world_kill(at, DECODE(2), 300 * BT_MILLISECOND);
     for (uint32_t i = 0; i < 300; i++) {
         case_ask(20, 12, 0);
-        world_advance(at, 2 * BT_MILLISECOND);
-        if (i == 150) {
+        world_advance(at, 15 * BT_MILLISECOND); // it is met within two of the four seconds
+        if (i == 200) {
             for (uint32_t d = 0; d < 3; d++)
                 at_first[d] = at->members[DECODE(d)].up ? case_decode(d).finished : 0;
         }
     }
     case_settle();
     ck_assert_uint_gt(case_decode(2).finished, 20);
-    ck_assert_uint_lt(case_decode(2).finished, 120); // of 300, half of which came while it was there
+    ck_assert_uint_lt(case_decode(2).finished, 200); // of 300
     for (uint32_t d = 0; d < 2; d++)
         ck_assert_uint_gt(case_decode(d).finished - at_first[d], 20);
     case_close();
@@ -421,7 +421,7 @@ START_TEST(d11_beginnings_are_found_again_under_skew)
 {
     uint64_t ours = cached_under_skew(BT_PLACE_OURS), load = cached_under_skew(BT_PLACE_LEAST_LOAD);
 
-    ck_assert_uint_gt(ours, 300 * 64 / 2); // of 64 tokens that each could find
+    ck_assert_uint_gt(ours, 300 * 64 / 4 * 3); // of 64 tokens that each could find
     ck_assert_uint_gt(ours, load);
 }
 END_TEST
@@ -459,7 +459,7 @@ START_TEST(d13_a_thousand_bad_requests_shut_nobody_out)
     case_open(&(case_sizes){.prefills = 1});
     out = at->members[ROUTER].router_out;
     for (uint32_t i = 0; i < 1000; i++) {
-        bt_router_step(at->members[ROUTER].router, at->now, &event, out);
+        bt_router_step(at->members[ROUTER].router, world_local(at, ROUTER), &event, out);
         ck_assert(out->action[0].kind == BT_ROUTER_REJECTED && out->action[0].rejected.err == BT_ERR_INVALID);
     }
     client = case_ask(60, 4, 0);

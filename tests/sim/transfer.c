@@ -43,7 +43,7 @@ world_fetch_begin(world *w, uint32_t self, const bt_decode_fetch *wanted)
                            .source = w->member_of[self][wanted->peer],
                            .source_epoch = wanted->epoch,
                            .user = wanted->user,
-                           .deadline = wanted->deadline,
+                           .deadline = wanted->deadline - member->clock,
                            .peeks = BT_TIME_NEVER,
                            .ends = w->now + draw(w, 10, 2000) * BT_MICROSECOND};
     memcpy(fetch->blocks, wanted->blocks, wanted->count * sizeof *wanted->blocks);

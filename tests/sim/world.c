@@ -10,7 +10,7 @@ draw_limits(world *w)
     uint32_t sequences = full ? draw(w, 1, 2) : draw(w, 1, 8), least = WORLD_FETCH_BLOCKS;
 
     w->decode_limits = (bt_decode_limits){.model = 1,
-                                          .weights = differs ? 6 : 0,
+                                          .weights = differs ? 6 : 7,
                                           .layout = 2,
                                           .sequences = sequences,
                                           .queue_max = draw(w, 0, full ? 1 : 4),
@@ -25,12 +25,12 @@ draw_limits(world *w)
                                           .vocab = WORLD_VOCAB,
                                           .lease = WORLD_LEASE,
                                           .fetches = true,
-                                          .prompt_weights = differs ? 5 : 0,
+                                          .prompt_weights = differs ? 5 : 7,
                                           .fetch_blocks = draw(w, 1, WORLD_FETCH_BLOCKS)};
     w->decode_limits.source_silence = draw(w, 3, 10) * BT_SECOND;
     w->decode_limits.logit_rows = draw(w, sequences, sequences + 8);
     w->prefill_limits.model = 1;
-    w->prefill_limits.weights = differs ? 5 : 0;
+    w->prefill_limits.weights = differs ? 5 : 7;
     w->prefill_limits.layout = 2;
     w->prefill_limits.sequences = draw(w, 1, 8);
     w->prefill_limits.logit_rows = w->prefill_limits.sequences;
@@ -81,6 +81,7 @@ open_members(world *w)
                                               : i - WORLD_DECODE_0 < options->decodes;
         if (!member->exists)
             continue;
+        member->clock = draw(w, 0, 1000000) * BT_MILLISECOND;
         member->router_out = malloc(sizeof(bt_router_actions));
         member->prefill_out = malloc(sizeof(bt_prefill_actions));
         member->decode_out = malloc(sizeof(bt_decode_actions));
@@ -135,6 +136,12 @@ world_close(world *w)
         free(member->decode_out);
     }
     world_links_close(w);
+}
+
+bt_time
+world_local(const world *w, uint32_t member)
+{
+    return w->now + w->members[member].clock;
 }
 
 // --- time --------------------------------------------------------------------------------------------------------------------

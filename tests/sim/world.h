@@ -120,7 +120,7 @@ typedef struct {
     uint32_t gone_state; // bt_request_state in which it vanishes; 0 = none
     uint32_t unread;     // tokens that a slow client has not read
     bt_time read_gap, read_at;
-    uint64_t seed;
+    uint64_t seed, session;
     bt_time arrived, cancel_at, deadline;
 } world_client;
 
@@ -166,6 +166,7 @@ typedef struct {
     bool exists, up, draining;
     bt_node_role role;
     uint64_t epoch;
+    bt_time clock; // of its host, ahead of w->now: what cores are told and say is on it
     bt_time back_at, step_ends, frozen_until, leaves_at;
     fake_engine engine;
     world_shadow shadows[WORLD_SLOTS_MAX];
@@ -290,5 +291,6 @@ void world_kill(world *w, uint32_t member, bt_time away);
 void world_cut_pair(world *w, uint32_t a, uint32_t b, bt_time span, bool both);
 void world_freeze(world *w, uint32_t member, bt_time span);
 void world_drain(world *w, uint32_t member);
+bt_time world_local(const world *w, uint32_t member);                               // now, on its host's clock
 void world_inject(world *w, uint32_t from, uint32_t to, const bt_message *message); // as if `from` had said it
 void world_check_home(world *w); // every block is home, nobody waits, holds or runs

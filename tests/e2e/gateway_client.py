@@ -79,7 +79,7 @@ class Stream:
     def __init__(self, client, id):
         self.client, self.id = client, id
         self.text, self.ids, self.logprobs, self.tops, self.finish, self.prompt = {}, {}, {}, {}, {}, {}
-        self.name, self.usage, self.replies, self.over = '', None, 0, False
+        self.name, self.usage, self.replies, self.over, self.degraded = '', None, 0, False, False
 
     def take(self, reply):
         assert reply.id == self.id and not self.over
@@ -90,6 +90,7 @@ class Stream:
         if self.over and reply.status.code:
             raise Failed(reply.status)
         body = g.GenerateReply.FromString(reply.body)
+        self.degraded |= body.degraded
         for c in body.choices:
             assert c.index not in self.finish, 'something after the finish'
             self.text[c.index] = self.text.get(c.index, '') + c.text

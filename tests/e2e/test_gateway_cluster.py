@@ -3,6 +3,7 @@ import json, signal, subprocess
 import pytest
 from cluster import Cluster, free_ports
 from conftest import BATON
+from test_cluster import TWO_WEIGHTS
 from gateway_client import Client, Failed, g
 
 
@@ -48,6 +49,20 @@ def test_a_stream_goes_on_when_its_decode_node_is_killed(cluster):
             stream.take(client.receive())
         assert stream.ids == whole.ids and stream.text == whole.text
     c.wait_idle()
+
+
+def test_a_degraded_answer_is_marked(tiny, tmp_path):
+    c = Cluster(tiny, tmp_path, prefill=1, decode=1, settings={'placement': {'degrade_after': '300ms'}}, **TWO_WEIGHTS)
+    gateway = c.yaml['routers']['nodes'][0]['gateway'] = f'tcp://127.0.0.1:{free_ports(1)[0]}'
+    c.write(c.yaml)
+    try:
+        c.start().wait_ready()
+        with Client(gateway) as client:
+            assert not client.answer(prompt='the quick brown fox', max_tokens=4, ignore_eos=True).degraded
+            c['p1'].kill()
+            assert client.answer(prompt='seven old wizards', max_tokens=4, ignore_eos=True).degraded
+    finally:
+        c.kill()
 
 
 def test_without_nodes_calls_are_unavailable_and_what_needs_none_is_answered(cluster):

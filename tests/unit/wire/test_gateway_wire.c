@@ -146,6 +146,18 @@ START_TEST(a_reply_is_read_and_written_as_another_implementation_does)
 }
 END_TEST
 
+START_TEST(a_degraded_answer_says_so)
+{
+    bt_gateway_generated generated = {.degraded = true}, back;
+    bt_str body;
+
+    ck_assert_int_eq(bt_gateway_pack_generated(&body, &generated, &write_scratch), BT_OK);
+    ck_assert(bt_str_equal(body, bytes_of("1801")));
+    ck_assert_int_eq(bt_gateway_read_generated(&back, body, &read_scratch), BT_OK);
+    ck_assert(back.degraded && back.choice_count == 0 && !back.has_usage);
+}
+END_TEST
+
 START_TEST(small_bodies_come_back_as_they_were)
 {
     static const int32_t ids[] = {1, 70000, 0};
@@ -306,6 +318,7 @@ main(void)
     tcase_add_test(tcase, a_request_of_another_implementation_says_what_it_said);
     tcase_add_test(tcase, what_is_read_is_written_as_the_same_bytes);
     tcase_add_test(tcase, a_reply_is_read_and_written_as_another_implementation_does);
+    tcase_add_test(tcase, a_degraded_answer_says_so);
     tcase_add_test(tcase, small_bodies_come_back_as_they_were);
     tcase_add_test(tcase, what_is_not_given_is_what_the_wire_means_by_it);
     tcase_add_test(tcase, an_unknown_method_and_an_unknown_code_are_known_as_such);

@@ -182,6 +182,25 @@ bt_decode_free_unused(bt_decode_core *core, bt_sequence *sequence)
     bt_sequences_release(&core->sequences, sequence);
 }
 
+static void
+note_end(bt_decode_core *core, const bt_sequence *sequence, bt_finish finish, bt_err err)
+{
+    bt_decode_ended *note = &core->out->ended[core->out->ended_count];
+
+    if (core->out->ended_count++ >= BT_DECODE_ENDED_MAX)
+        return;
+    *note = (bt_decode_ended){.peer = sequence->peer,
+                              .source = sequence->fetch.source != 0 ? sequence->fetch.source : BT_DECODE_PEERS_MAX,
+                              .finish = finish,
+                              .err = err,
+                              .prompt_tokens = sequence->prompt_count,
+                              .cached_tokens = sequence->cached_tokens,
+                              .answer_tokens = bt_sequence_answer(sequence),
+                              .phases = sequence->phases,
+                              .total = core->last_step - sequence->received};
+    memcpy(note->name, sequence->name, sizeof note->name);
+}
+
 void
 bt_decode_end(bt_decode_core *core, bt_sequence *sequence, bt_finish finish, bt_err err, bool tell)
 {
@@ -191,6 +210,7 @@ bt_decode_end(bt_decode_core *core, bt_sequence *sequence, bt_finish finish, bt_
         entry->finish = finish;
         entry->err = err;
     }
+    note_end(core, sequence, finish, err);
     if (sequence->state == BT_SEQUENCE_FETCHING)
         bt_fetch_stop(core, sequence);
     if (sequence->in_step || sequence->fetch.flying > 0)
@@ -328,6 +348,8 @@ grant_waiting(bt_decode_core *core, bt_decode_actions *out)
         if (!bt_room_grant(&core->room, first))
             return;
         bt_sequences_grant_first(&core->sequences);
+        first->granted = core->last_step;
+        first->phases.queue_decode = first->granted - first->received;
         reply = &bt_decode_say(core, out, first->peer, BT_MESSAGE_TICKET)->ticket;
         *reply = (bt_ticket_reply){.request = first->request,
                                    .cached_tokens = first->cached_tokens,
@@ -379,7 +401,7 @@ void
 bt_decode_core_step(bt_decode_core *core, bt_time now, const bt_decode_event *event, bt_decode_actions *out)
 {
     bt_mem_serving_begin();
-    out->send_count = out->cancel_count = 0;
+    out->send_count = out->cancel_count = out->ended_count = 0;
     out->has_fetch = false;
     out->step = NULL;
     core->out = out;

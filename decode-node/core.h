@@ -91,8 +91,24 @@ typedef struct {
     bt_time deadline;
 } bt_decode_fetch;
 
+// A sequence that is over, for the log.
+typedef struct {
+    char name[BT_JOB_NAME_MAX + 1]; // of the client's request
+    uint32_t peer;                  // its router
+    uint32_t source;                // the prefill node that its prompt came from; BT_DECODE_PEERS_MAX = none
+    bt_finish finish;
+    bt_err err;
+    uint32_t prompt_tokens, cached_tokens, answer_tokens;
+    bt_phases phases; // as told to its router; queue_decode: until it had room
+    bt_time total;    // since its RESERVE came
+} bt_decode_ended;
+
+#define BT_DECODE_ENDED_MAX 64 // said of one call; a router that is lost may end more
+
 // Carry out the sends before the step: they may point at the results of the step before.
 typedef struct {
+    uint32_t ended_count; // more than BT_DECODE_ENDED_MAX: those after it are not there
+    bt_decode_ended ended[BT_DECODE_ENDED_MAX];
     bool has_fetch;
     bt_decode_fetch fetch;
     uint32_t cancel_count; // fetches to end early; their FETCHED still comes

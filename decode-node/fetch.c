@@ -177,13 +177,18 @@ join(bt_decode_core *core, bt_time now, bt_sequence *sequence)
     core->stats.handover_time += now - fetch->last_offer;
     core->stats.cached_tokens += sequence->cached_tokens;
     sequence->state = BT_SEQUENCE_PREFILLING;
+    sequence->started = now;
     sequence->started_step = core->batcher.begun;
+    fetch->phases.transfer = now - fetch->last_offer;
+    sequence->phases.queue_prefill = fetch->phases.queue_prefill;
+    sequence->phases.prefill = fetch->phases.prefill;
+    sequence->phases.transfer = fetch->phases.transfer;
     if (sequence->count > sequence->prompt_count)
         return;
     entry = bt_decode_news(core, sequence);
     if (entry != NULL) {
         entry->phases = fetch->phases;
-        entry->phases.transfer = now - fetch->last_offer;
+        entry->cached_tokens = fetch->cached_tokens;
     }
     if (fetch->has_token)
         join_with_token(core, sequence, entry);
@@ -272,6 +277,7 @@ take_offer(bt_decode_core *core, bt_time now, bt_sequence *sequence, const bt_of
         fetch->last = true;
         fetch->has_token = offer->has_token;
         fetch->token = offer->token;
+        fetch->cached_tokens = least(offer->cached_tokens, sequence->prompt_count);
         fetch->phases.queue_prefill = offer->phases.queue_prefill;
         fetch->phases.prefill = offer->phases.prefill;
     }

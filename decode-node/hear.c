@@ -79,6 +79,7 @@ hear_start(bt_decode_core *core, uint32_t peer, const bt_start *start)
         return;
     }
     sequence->state = BT_SEQUENCE_PREFILLING;
+    sequence->started = core->last_step;
     sequence->started_step = core->batcher.begun;
     if (core->room.others_write)
         sequence->indexable = 0; // what is written here is not what other prompts look for

@@ -187,6 +187,36 @@ fetch(bt_decode_node *node, const bt_decode_fetch *what)
     node->unfetched[node->unfetched_count++] = what->user;
 }
 
+static double
+ms(bt_time time)
+{
+    return (double)time / (double)BT_MILLISECOND;
+}
+
+static void
+log_ended(const bt_decode_ended *end)
+{
+    const bt_phases *p = &end->phases;
+    bool failed = end->finish == BT_FINISH_ERROR;
+
+    bt_log_write(
+        failed ? BT_LOG_WARN : BT_LOG_INFO, failed ? "SEQUENCE-FAILED" : "SEQUENCE-DONE",
+        "req %s prompt %u cached %u answer %u %s: room after %.1f, queue %.1f, read %.1f, transfer %.1f, in all "
+        "%.1f ms%s%s",
+        end->name[0] != 0 ? end->name : "-", end->prompt_tokens, end->cached_tokens, end->answer_tokens,
+        bt_finish_name(end->finish), ms(p->queue_decode), ms(p->queue_prefill), ms(p->prefill), ms(p->transfer),
+        ms(end->total), failed ? ": " : "", failed ? bt_err_name(end->err) : "");
+}
+
+static void
+log_all_ended(const bt_decode_actions *actions)
+{
+    for (uint32_t i = 0; i < actions->ended_count && i < BT_DECODE_ENDED_MAX; i++)
+        log_ended(&actions->ended[i]);
+    if (actions->ended_count > BT_DECODE_ENDED_MAX)
+        bt_log_warn("SEQUENCES-ENDED", "and %u more", actions->ended_count - BT_DECODE_ENDED_MAX);
+}
+
 static void
 feed(bt_decode_node *node, bt_time now, const bt_decode_event *event)
 {
@@ -201,6 +231,7 @@ feed(bt_decode_node *node, bt_time now, const bt_decode_event *event)
         fetch(node, &actions->fetch);
     if (actions->step != NULL)
         bt_worker_begin(node->worker, actions->step);
+    log_all_ended(actions);
 }
 
 static void

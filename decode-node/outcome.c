@@ -22,6 +22,14 @@ note_scores(const bt_batch_item *item, const bt_token_result *scored, bt_tokens_
     entry->scored = scored;
 }
 
+// The router measures the wait for room itself, messages included.
+static void
+tell_phases(const bt_sequence *sequence, bt_tokens_entry *entry)
+{
+    entry->phases = sequence->phases;
+    entry->phases.queue_decode = 0;
+}
+
 static void
 note_token(bt_decode_core *core, bt_time now, bt_sequence *sequence, const bt_token_result *drawn,
            bt_tokens_entry *entry)
@@ -37,8 +45,9 @@ note_token(bt_decode_core *core, bt_time now, bt_sequence *sequence, const bt_to
     entry->count = 1;
     entry->results = drawn;
     if (!sequence->first_token_sent) {
-        entry->phases.queue_prefill = sequence->prefill_begun - sequence->received;
-        entry->phases.prefill = now - sequence->prefill_begun;
+        sequence->phases.queue_prefill = sequence->prefill_begun - sequence->started;
+        sequence->phases.prefill = now - sequence->prefill_begun;
+        tell_phases(sequence, entry);
         sequence->first_token_sent = true;
     }
     if (bt_decode_is_end_token(sequence, drawn->id))

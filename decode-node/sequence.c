@@ -40,6 +40,7 @@ fill(bt_sequence *sequence, bt_time now, uint32_t peer, const bt_job *job)
 {
     sequence->peer = peer;
     sequence->request = job->request;
+    memcpy(sequence->name, job->name, sizeof sequence->name);
     sequence->prompt_count = job->prompt_count;
     sequence->count = job->prompt_count + job->answer_count;
     sequence->max_tokens = job->max_tokens;

@@ -30,6 +30,7 @@ typedef struct {
     bool has_token;
     bt_token_result token;
     bt_phases phases;
+    uint32_t cached_tokens; // that the prefill node found
     bt_time last_offer;
 } bt_sequence_fetch;
 
@@ -38,7 +39,8 @@ typedef struct {
     uint32_t generation;
     uint32_t peer;
     bt_request_id request;
-    uint64_t serial; // order of arrival
+    char name[BT_JOB_NAME_MAX + 1]; // of the client's request
+    uint64_t serial;                // order of arrival
 
     int32_t *ids; // [context] prompt, answer replayed, answer drawn
     uint32_t prompt_count;
@@ -61,7 +63,8 @@ typedef struct {
     bt_sequence_fetch fetch;
     bool in_step;
     uint64_t started_step; // steps that had been begun at START, for ageing
-    bt_time deadline, received, prefill_begun;
+    bt_time deadline, received, granted, started, prefill_begun;
+    bt_phases phases; // as far as they are known
     bool first_token_sent;
 
     uint32_t next; // in the queue, or the list of free slots

@@ -178,11 +178,29 @@ bt_prefill_free(bt_prefill_core *core, bt_prompt *prompt)
 }
 
 void
+bt_prefill_note_end(bt_prefill_core *core, const bt_prompt *prompt, bt_finish finish, bt_err err)
+{
+    bt_prefill_ended *note = &core->out->ended[core->out->ended_count];
+
+    if (core->out->ended_count++ >= BT_PREFILL_ENDED_MAX)
+        return;
+    *note = (bt_prefill_ended){.finish = finish,
+                               .err = err,
+                               .tokens = prompt->count,
+                               .cached_tokens = prompt->cached_tokens,
+                               .computed_tokens = prompt->computed - prompt->cached_tokens,
+                               .phases = prompt->phases,
+                               .total = core->last_step - prompt->received};
+    memcpy(note->name, prompt->name, sizeof note->name);
+}
+
+void
 bt_prefill_end(bt_prefill_core *core, bt_prompt *prompt, bt_finish finish, bt_err err)
 {
     bool told = prompt->state == BT_PROMPT_HOLDING;
     bt_tokens_entry *entry = told ? NULL : bt_prefill_news(core, prompt->router, prompt->request);
 
+    bt_prefill_note_end(core, prompt, finish, err);
     if (entry != NULL) {
         entry->finish = finish;
         entry->err = err;
@@ -398,7 +416,8 @@ void
 bt_prefill_core_step(bt_prefill_core *core, bt_time now, const bt_prefill_event *event, bt_prefill_actions *out)
 {
     bt_mem_serving_begin();
-    out->send_count = out->stamp_count = out->clear_count = 0;
+    out->send_count = out->stamp_count = out->clear_count = out->ended_count = 0;
+    core->out = out;
     out->stamps = core->stamps;
     out->clears = core->clears;
     out->step = NULL;

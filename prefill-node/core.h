@@ -75,8 +75,22 @@ typedef struct {
     bt_message message;
 } bt_prefill_send;
 
+// A prompt that is over, for the log.
+typedef struct {
+    char name[BT_JOB_NAME_MAX + 1]; // of the client's request
+    bt_finish finish;               // LENGTH: read, and taken by its decode node
+    bt_err err;
+    uint32_t tokens, cached_tokens, computed_tokens;
+    bt_phases phases;
+    bt_time total; // since it came
+} bt_prefill_ended;
+
+#define BT_PREFILL_ENDED_MAX 64 // said of one call; a peer that is lost may end more
+
 // To be carried out in this order: stamps, sends, clears, step.
 typedef struct {
+    uint32_t ended_count; // more than BT_PREFILL_ENDED_MAX: those after it are not there
+    bt_prefill_ended ended[BT_PREFILL_ENDED_MAX];
     const bt_offer_block *stamps; // trailers to be written: these blocks are finished
     uint32_t stamp_count;
     uint32_t send_count;

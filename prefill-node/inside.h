@@ -31,6 +31,7 @@ struct bt_prefill_core {
     uint64_t heartbeats;
 
     // Of this call:
+    bt_prefill_actions *out;
     bt_offer_block *stamps; // [blocks]
     bt_block *clears;       // [blocks]
     bt_offer_block *offers; // [BT_OFFER_BLOCKS_MAX] behind the offers of this call
@@ -50,6 +51,7 @@ bt_tokens_entry *bt_prefill_news(bt_prefill_core *core, uint32_t router, bt_requ
 // The prompt is over: its router hears so unless it heard before, its blocks are given back now or when the step that uses them is over.
 void bt_prefill_end(bt_prefill_core *core, bt_prompt *prompt, bt_finish finish, bt_err err);
 void bt_prefill_free(bt_prefill_core *core, bt_prompt *prompt);
+void bt_prefill_note_end(bt_prefill_core *core, const bt_prompt *prompt, bt_finish finish, bt_err err); // for the log
 void bt_prefill_expires(bt_prefill_core *core, bt_time at); // a sweep is due then
 
 // hear.c

@@ -40,6 +40,7 @@ fill(bt_prompt *prompt, bt_time now, const bt_prefill *prefill, uint32_t block_t
     const bt_job *job = &prefill->job;
 
     prompt->request = job->request;
+    memcpy(prompt->name, job->name, sizeof prompt->name);
     prompt->ticket = prefill->ticket;
     prompt->count = job->prompt_count;
     prompt->draws = job->max_tokens > 0 && job->answer_count == 0;

@@ -21,6 +21,7 @@ typedef struct {
     uint32_t router; // peer; BT_PROMPT_NONE: nobody is to be told
     uint32_t decode; // peer, the ticket's holder; BT_PROMPT_NONE: its link is down, `hold_end` decides
     bt_request_id request;
+    char name[BT_JOB_NAME_MAX + 1]; // of the client's request
     bt_ticket ticket;
     uint64_t serial; // order of arrival
 

@@ -155,6 +155,36 @@ send(bt_prefill_node *node, const bt_prefill_send *what)
     node->link_failed[what->peer] = true;
 }
 
+static double
+ms(bt_time time)
+{
+    return (double)time / (double)BT_MILLISECOND;
+}
+
+static void
+log_ended(const bt_prefill_ended *end)
+{
+    bool failed = end->finish == BT_FINISH_ERROR;
+
+    bt_log_write(failed ? BT_LOG_WARN : BT_LOG_INFO, failed ? "PROMPT-FAILED" : "PROMPT-DONE",
+                 "req %s prompt %u cached %u computed %u %s: queue %.1f, read %.1f, in all %.1f ms%s%s",
+                 end->name[0] != 0 ? end->name : "-", end->tokens, end->cached_tokens, end->computed_tokens,
+                 failed                            ? "failed"
+                 : end->finish == BT_FINISH_LENGTH ? "taken"
+                                                   : bt_finish_name(end->finish),
+                 ms(end->phases.queue_prefill), ms(end->phases.prefill), ms(end->total), failed ? ": " : "",
+                 failed ? bt_err_name(end->err) : "");
+}
+
+static void
+log_all_ended(const bt_prefill_actions *actions)
+{
+    for (uint32_t i = 0; i < actions->ended_count && i < BT_PREFILL_ENDED_MAX; i++)
+        log_ended(&actions->ended[i]);
+    if (actions->ended_count > BT_PREFILL_ENDED_MAX)
+        bt_log_warn("PROMPTS-ENDED", "and %u more", actions->ended_count - BT_PREFILL_ENDED_MAX);
+}
+
 static void
 feed(bt_prefill_node *node, bt_time now, const bt_prefill_event *event)
 {
@@ -168,6 +198,7 @@ feed(bt_prefill_node *node, bt_time now, const bt_prefill_event *event)
         bt_kv_trailer_clear(node->layout, block_at(node, actions->clears[i]));
     if (actions->step != NULL)
         bt_worker_begin(node->worker, actions->step);
+    log_all_ended(actions);
 }
 
 // ---- what there is to hear ----

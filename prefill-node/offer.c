@@ -67,6 +67,7 @@ offer(bt_prefill_core *core, bt_prompt *prompt, uint32_t count, bt_prefill_actio
         if (prompt->has_token)
             offer->token = prompt->token;
         offer->phases = prompt->phases;
+        offer->cached_tokens = prompt->cached_tokens;
     }
     core->stats.offers++;
     core->stats.offered_blocks += count;
@@ -110,6 +111,7 @@ bt_offer_taken(bt_prefill_core *core, uint32_t peer, const bt_taken *taken)
     } else if (prompt->state == BT_PROMPT_HOLDING &&
                prompt->offered_before + taken->block_count == prompt->table.count) {
         core->stats.taken++;
+        bt_prefill_note_end(core, prompt, BT_FINISH_LENGTH, BT_OK);
         bt_prefill_free(core, prompt);
     }
 }

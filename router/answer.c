@@ -39,6 +39,14 @@ find_at_node(bt_router *router, uint32_t node, bt_request_id id)
     return NULL;
 }
 
+// What the client hears of it is said by whoever read the prompt that its first token came from.
+static void
+note_found(bt_request *request, uint32_t cached_tokens)
+{
+    if (request->first_token == 0)
+        request->found_tokens = cached_tokens < request->prompt_count ? cached_tokens : request->prompt_count;
+}
+
 static void
 hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply *reply, bt_router_actions *out)
 {
@@ -53,6 +61,8 @@ hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply
     if (reply->err == BT_OK) {
         request->cached_tokens =
             reply->cached_tokens < request->prompt_count ? reply->cached_tokens : request->prompt_count;
+        request->ticketed = now;
+        note_found(request, request->cached_tokens);
         bt_registry_ticketed(&router->registry, request);
         bt_request_move(request, BT_REQUEST_PREFILLING);
         bt_remote_begin(router, now, request, &reply->ticket, out);
@@ -95,12 +105,13 @@ static void
 give_tokens(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
 {
     bt_router_action *action;
+    bt_time ttft = 0;
 
     if (entry->count + entry->scored_count == 0)
         return;
     if (entry->count > 0 && request->first_token == 0) {
-        request->first_token = now;
-        request->phases = entry->phases;
+        bt_phases_note(request, now, &entry->phases);
+        ttft = now - request->arrived;
     }
     for (uint32_t i = 0; i < entry->count; i++)
         request->ids[request->prompt_count + request->answer_count + i] = entry->results[i].id;
@@ -117,6 +128,8 @@ give_tokens(bt_router *router, bt_time now, bt_request *request, const bt_tokens
     action->tokens.scored_count = entry->scored_count;
     action->tokens.scored = entry->scored;
     action->tokens.degraded = request->degraded;
+    action->tokens.ttft = ttft;
+    action->tokens.phases = request->phases;
 }
 
 // A node that ended a request for its own reasons (its lease ran out, it drains) has not ended it for the client.
@@ -140,6 +153,10 @@ begin_answer(bt_router *router, bt_time now, bt_request *request, const bt_token
     else if (request->answer_count == 0)
         bt_registry_measure_prefill(&router->registry, request->node, request->prefill_tokens, entry->phases.prefill,
                                     now);
+    if (request->reads_at != BT_REQUEST_NONE)
+        note_found(request, entry->cached_tokens);
+    request->joined = now;
+    request->answering = entry->phases;
     bt_remote_done(router, request);
     bt_request_move(request, BT_REQUEST_DECODING);
 }
@@ -187,6 +204,11 @@ hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_token
 {
     bool refused = entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_BUSY || entry->err == BT_ERR_CLOSED);
 
+    if (entry->finish == BT_FINISH_LENGTH) {
+        request->read = now;
+        request->reading = entry->phases;
+        note_found(request, entry->cached_tokens);
+    }
     give_tokens(router, now, request, entry, out);
     if (finish_of(request) != BT_FINISH_NONE) { // one token was all: nothing to be fetched, nothing to be replayed
         bt_router_abort(router, request, out);

@@ -219,6 +219,7 @@ submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
     bt_sampling sampling = request->sampling;
     bt_router_arrival arrival = {
         .tag = (uint64_t)(uintptr_t)choice,
+        .name = call->name,
         .ids = call->job.prompts[choice->prompt].ids,
         .count = call->job.prompts[choice->prompt].count,
         .sampling = &sampling,
@@ -234,7 +235,8 @@ submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
     bt_err err;
 
     sampling.seed += choice->index;
-    err = bt_router_edge_submit(calls->edge, bt_loop_now(calls->loop), &arrival, answer);
+    choice->submitted = bt_loop_now(calls->loop);
+    err = bt_router_edge_submit(calls->edge, choice->submitted, &arrival, answer);
     if (err == BT_OK) {
         choice->id = answer->request;
         choice->live = true;

@@ -91,7 +91,7 @@ struct bt_choice {
     bt_detok detok;
     bt_buf text, results; // not yet sent; all of it where nothing is streamed
     uint32_t tokens;
-    bt_time last_token;
+    bt_time submitted, last_token;
     bt_finish finish;
     bt_usage usage;
     struct bt_choice *next; // of the call

@@ -10,13 +10,24 @@ time_tokens(bt_choice *choice, uint32_t before)
     bt_time now = bt_loop_now(choice->call->calls->loop);
 
     for (uint32_t i = before; i < choice->tokens; i++) {
-        if (i == 0) {
-            bt_histogram_add_time(&m->ttft, &bt_latency_buckets, now - choice->call->arrived);
-        } else {
+        if (i != 0) {
             bt_histogram_add_time(&m->inter_token, &bt_latency_buckets, now - choice->last_token);
         }
         choice->last_token = now;
     }
+}
+
+// Time and phases are counted in one place, so that what is scraped always sums.
+static void
+note_first_token(bt_choice *choice, const bt_router_tokens *tokens)
+{
+    bt_router_metrics *m = &choice->call->calls->metrics;
+    bt_phases phases = tokens->phases;
+    bt_time text = choice->submitted - choice->call->arrived;
+
+    phases.route += text; // the core counts from the submit on
+    bt_histogram_add_time(&m->ttft, &bt_latency_buckets, text + tokens->ttft);
+    bt_router_metrics_note_phases(m, &phases);
 }
 
 void
@@ -31,6 +42,9 @@ bt_call_on_tokens(void *self, const bt_router_tokens *tokens)
         return;
     }
     call->degraded |= tokens->degraded;
+    if (tokens->ttft > 0) {
+        note_first_token(choice, tokens);
+    }
     bt_choice_add(choice, tokens);
     time_tokens(choice, before);
     calls->metrics.generation_tokens += choice->tokens - before; // now: those of a client that leaves were sent as well
@@ -131,15 +145,10 @@ static void
 note_finished(bt_choice *choice, const bt_router_finished *finished)
 {
     bt_router_metrics *m = &choice->call->calls->metrics;
-    bt_phases phases = finished->phases;
 
     choice->finish = finished->finish;
     choice->usage = finished->usage;
     choice->call->degraded |= finished->degraded;
-    if (finished->ttft > 0) {
-        phases.route += choice->call->prepared - choice->call->arrived; // the core counts from the submit on
-        bt_router_metrics_note_phases(m, &phases);
-    }
     if (choice->tokens > 1) {
         bt_histogram_add_time(&m->per_output_token, &bt_latency_buckets,
                               (finished->total - finished->ttft) / (choice->tokens - 1));

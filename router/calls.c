@@ -70,7 +70,7 @@ bt_calls_close(bt_calls *calls)
 bt_router_callbacks
 bt_calls_callbacks(bt_calls *calls)
 {
-    return (bt_router_callbacks){bt_call_on_tokens, bt_call_on_finished, calls};
+    return (bt_router_callbacks){.on_tokens = bt_call_on_tokens, .on_finished = bt_call_on_finished, .arg = calls};
 }
 
 static void

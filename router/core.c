@@ -61,7 +61,9 @@ bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why)
     router->between_ends = BT_SECOND;
     bt_retry_init(router);
     router->stuck = BT_REQUEST_NONE;
-    if (bt_affinity_init(&router->affinity, router->limits.affinity_entries, router->limits.affinity_tokens,
+    router->attempts = bt_alloc_array(2 * (size_t)router->limits.requests_max, sizeof *router->attempts);
+    if (router->attempts == NULL ||
+        bt_affinity_init(&router->affinity, router->limits.affinity_entries, router->limits.affinity_tokens,
                          router->limits.nodes_max) != BT_OK ||
         bt_requests_init(&router->requests, router->limits.requests_max, limits->context,
                          limits->context / router->affinity.step + 1) != BT_OK ||
@@ -83,6 +85,7 @@ bt_router_close(bt_router *router)
     bt_requests_fini(&router->requests);
     bt_registry_fini(&router->registry);
     bt_affinity_fini(&router->affinity);
+    bt_free(router->attempts);
     bt_free(router);
 }
 
@@ -135,6 +138,7 @@ bt_router_requeue(bt_router *router, bt_request *request)
 void
 bt_router_move_on(bt_router *router, bt_request *request, bt_move_cause cause)
 {
+    bt_attempt_end(router, request, true, cause, BT_FINISH_NONE, cause == BT_MOVE_ERROR ? request->failed : BT_OK);
     bt_router_requeue(router, request);
     request->moves++;
     router->stats.moves++;
@@ -152,34 +156,13 @@ count_end(bt_router *router, bt_time now, const bt_request *request, bt_finish f
     stats->failed += finish == BT_FINISH_ERROR;
     stats->deadlines_missed += finish == BT_FINISH_ERROR && err == BT_ERR_TIMEOUT;
     stats->prompt_tokens += request->prompt_count;
-    stats->cached_tokens += request->cached_tokens;
+    stats->cached_tokens += request->found_tokens;
     if (finish != BT_FINISH_STOP && finish != BT_FINISH_LENGTH)
         return;
     // A running mean over some eight ends is all that Retry-After needs; pauses say nothing about the rate.
     if (router->last_end != 0 && now - router->last_end < 10 * BT_SECOND)
         router->between_ends += (now - router->last_end - router->between_ends) / 8;
     router->last_end = now;
-}
-
-static void
-fill_phases(const bt_request *request, bt_router_action *action)
-{
-    bt_phases phases = request->phases;
-    bt_time known, rest;
-
-    if (request->first_token == 0)
-        return;
-    action->finished.ttft = request->first_token - request->arrived;
-    phases.route = request->placed - request->arrived;
-    known = phases.route + phases.queue_prefill + phases.prefill + phases.transfer_wait + phases.transfer +
-            phases.queue_decode + phases.first_token;
-    rest = action->finished.ttft > known ? action->finished.ttft - known : 0;
-    // Messages under way. Between two nodes that is waiting for the transfer, else it is ours.
-    if (phases.transfer > 0)
-        phases.transfer_wait += rest;
-    else
-        phases.route += rest;
-    action->finished.phases = phases;
 }
 
 void
@@ -195,11 +178,13 @@ bt_router_finish(bt_router *router, bt_time now, bt_request *request, bt_finish 
     action->tag = request->tag;
     action->finished.finish = finish;
     action->finished.err = err;
-    action->finished.usage = (bt_usage){request->prompt_count, request->answer_count, request->cached_tokens};
+    action->finished.usage = (bt_usage){request->prompt_count, request->answer_count, request->found_tokens};
     action->finished.moves = request->moves;
     action->finished.degraded = request->degraded;
     action->finished.total = now - request->arrived;
-    fill_phases(request, action);
+    action->finished.ttft = request->first_token != 0 ? request->first_token - request->arrived : 0;
+    action->finished.phases = request->phases;
+    bt_attempt_end(router, request, false, BT_MOVE_LOST, finish, err);
     if (to == BT_REQUEST_DONE)
         bt_known_answered(router, request);
     count_end(router, now, request, finish, err);
@@ -250,6 +235,8 @@ copy_arrival(bt_request *request, bt_time now, const bt_router_arrival *arrival,
     memcpy(request->ids, arrival->ids, arrival->count * sizeof *request->ids);
     if (arrival->end_count > 0)
         memcpy(request->end_ids, arrival->end_ids, arrival->end_count * sizeof *request->end_ids);
+    if (arrival->name != NULL)
+        memcpy(request->name, arrival->name, strnlen(arrival->name, BT_JOB_NAME_MAX));
     request->prompt_count = arrival->count;
     request->end_count = arrival->end_count;
     request->sampling = *arrival->sampling;
@@ -337,6 +324,7 @@ bt_router_job(const bt_router *router, const bt_request *request, bt_time now)
                   .time_left = BT_TIME_NEVER};
 
     memcpy(job.end_ids, request->end_ids, sizeof job.end_ids);
+    memcpy(job.name, request->name, sizeof job.name);
     if (request->deadline != BT_TIME_NEVER)
         job.time_left = request->deadline > now ? request->deadline - now : 0;
     return job;
@@ -349,8 +337,7 @@ reserve(bt_router *router, bt_time now, uint32_t node, bt_request *request, bt_r
 
     bt_requests_dequeue(&router->requests, request, BT_REQUEST_RESERVING);
     bt_registry_count(&router->registry, node, request, now);
-    if (request->placed == 0)
-        request->placed = now;
+    bt_attempt_begin(request, now);
     out->action[out->count - 1].request = bt_requests_id(&router->requests, request);
     request->attempt++;
     message->reserve = bt_router_job(router, request, now);
@@ -531,7 +518,7 @@ void
 bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out)
 {
     bt_mem_serving_begin();
-    out->count = 0;
+    out->count = router->attempt_count = 0;
     router->unfinished = false;
     forgive_own_stall(router, now);
     assert(event->node < router->limits.nodes_max);

@@ -49,7 +49,8 @@ typedef struct {
 
 // A request, tokenized and checked by the text edge. Arrays and structs are borrowed and copied.
 typedef struct {
-    uint64_t tag; // the edge's own; comes back with every action
+    uint64_t tag;     // the edge's own; comes back with every action
+    const char *name; // the client's, for logs here and at nodes; NULL = none; at most BT_JOB_NAME_MAX
     const int32_t *ids;
     uint32_t count;
     const bt_sampling *sampling;
@@ -109,7 +110,9 @@ typedef struct {
             const bt_token_result *results;
             uint32_t scored_first, scored_count; // of the prompt: positions ≥ 1
             const bt_token_result *scored;
-            bool degraded; // as below, as far as it is known
+            bool degraded;    // as below, as far as it is known
+            bt_time ttft;     // with the first token: since arrival, else 0
+            bt_phases phases; // of it
         } tokens;
         struct {
             bt_finish finish;
@@ -140,6 +143,24 @@ typedef enum {
 
 const char *bt_move_cause_name(bt_move_cause cause);
 
+// What became of a request at the nodes that it was given to: one for each RESERVE that did not come back at once.
+typedef struct {
+    bt_request_id request;
+    uint64_t tag;
+    const char *name;
+    uint32_t decode, prefill; // nodes; prefill: BT_ROUTER_NOWHERE = the decode node read the prompt
+    bool moved;               // it left, because of `cause`; else it is over, with `finish`
+    bt_move_cause cause;
+    bt_finish finish;
+    bt_err err;
+    // 0 = did not happen. read: the prefill node said so; joined: the decode node's first word of the answer.
+    bt_time placed, ticketed, read, joined, first_token, ended;
+    bt_phases reading, answering; // as the prefill node, and the decode node, reported them
+    uint32_t prompt_tokens, cached_tokens, answer_before, answer_tokens; // of the answer before, and in all
+} bt_router_attempt;
+
+#define BT_ROUTER_NOWHERE UINT32_MAX
+
 typedef struct bt_router bt_router;
 
 bt_err bt_router_open(bt_router **out, const bt_router_limits *limits, bt_why *why);
@@ -147,6 +168,9 @@ void bt_router_close(bt_router *router); // NULL is fine
 
 // Never fails: what cannot be done becomes an action that says so.
 void bt_router_step(bt_router *router, bt_time now, const bt_router_event *event, bt_router_actions *out);
+
+// The attempts that ended in the last step, [count]; good until the next.
+const bt_router_attempt *bt_router_attempts(const bt_router *router, uint32_t *count);
 
 // When step wants a TICK if nothing else happens first.
 bt_time bt_router_next_deadline(const bt_router *router);

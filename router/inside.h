@@ -27,7 +27,9 @@ struct bt_router {
     uint32_t stuck, stuck_generation;
     uint64_t stuck_version;
     bt_time stuck_until;
-    bool unfinished; // the actions were full; a TICK goes on
+    bool unfinished;             // the actions were full; a TICK goes on
+    bt_router_attempt *attempts; // [2 requests_max] that ended in this step
+    uint32_t attempt_count;
 };
 
 // Room for one request's worst: two ABORTs and a FINISHED.
@@ -60,6 +62,14 @@ void bt_router_greet_again(bt_router *router, bt_time now, uint32_t node, bt_rou
 
 // The request could not go on where it is, and goes back into the queue, counted as moved.
 void bt_router_move_on(bt_router *router, bt_request *request, bt_move_cause cause);
+
+// phases.c
+// The first token has come, with the node's own durations. From now on the request knows where its time went.
+void bt_phases_note(bt_request *request, bt_time now, const bt_phases *durations);
+void bt_attempt_begin(bt_request *request, bt_time now);
+// It ends now: moved because of `cause`, or (not `moved`) over.
+void bt_attempt_end(bt_router *router, bt_request *request, bool moved, bt_move_cause cause, bt_finish finish,
+                    bt_err err);
 
 // retry.c
 void bt_retry_init(bt_router *router);

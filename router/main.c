@@ -115,6 +115,8 @@ give_tokens(bt_router_edge *edge, const bt_router_action *action)
         .scored_count = action->tokens.scored_count,
         .scored = action->tokens.scored,
         .degraded = action->tokens.degraded,
+        .ttft = action->tokens.ttft,
+        .phases = action->tokens.phases,
     };
 
     edge->callbacks.on_tokens(edge->callbacks.arg, &tokens);
@@ -158,10 +160,47 @@ carry_out(bt_router_edge *edge, const bt_router_actions *actions)
     edge->acting = false;
 }
 
+static const char *
+name_of(const bt_router_edge *edge, uint32_t node)
+{
+    return node < edge->nodes_max ? edge->notes[node].name : NULL;
+}
+
+static void
+log_move(const bt_router_attempted *a)
+{
+    const bt_router_attempt *what = a->what;
+    bool error = what->cause == BT_MOVE_ERROR;
+
+    bt_log_info("REQ-MOVED", "req %s leaves %s%s%s: %s%s%s, with %u tokens of its answer", what->name, a->decode,
+                a->prefill != NULL ? ", read at " : "", a->prefill != NULL ? a->prefill : "",
+                bt_move_cause_name(what->cause), error ? " " : "", error ? bt_err_name(what->err) : "",
+                what->answer_tokens);
+}
+
+// Before the actions, which may end the calls that these speak of.
+static void
+tell_attempts(bt_router_edge *edge)
+{
+    uint32_t count;
+    const bt_router_attempt *attempts = bt_router_attempts(edge->core, &count);
+
+    for (uint32_t i = 0; i < count; i++) {
+        bt_router_attempted attempted = {&attempts[i], name_of(edge, attempts[i].decode),
+                                         name_of(edge, attempts[i].prefill)};
+
+        if (attempts[i].moved)
+            log_move(&attempted);
+        if (edge->callbacks.on_attempt != NULL)
+            edge->callbacks.on_attempt(edge->callbacks.arg, &attempted);
+    }
+}
+
 static void
 step(bt_router_edge *edge, bt_time now, const bt_router_event *event)
 {
     bt_router_step(edge->core, now, event, edge->actions);
+    tell_attempts(edge);
     carry_out(edge, edge->actions);
 }
 
@@ -256,6 +295,7 @@ bt_router_edge_submit(bt_router_edge *edge, bt_time now, const bt_router_arrival
             err = action->rejected.err;
         }
     }
+    tell_attempts(edge);
     carry_out(edge, edge->actions);
     follow_up(edge, now);
     assert(err != BT_ERR_BUG);

@@ -23,6 +23,8 @@ typedef struct {
     const bt_token_result *scored;
     bool
         degraded; // read by other weights than it should have been; known with the first tokens, unless the request moves later
+    bt_time ttft;     // with the first token: since the submit, else 0
+    bt_phases phases; // of it
 } bt_router_tokens;
 
 typedef struct {
@@ -37,10 +39,18 @@ typedef struct {
     bool degraded;
 } bt_router_finished;
 
+// Names as the nodes say; prefill: NULL = the decode node read the prompt.
+typedef struct {
+    const bt_router_attempt *what;
+    const char *decode, *prefill;
+} bt_router_attempted;
+
 typedef struct {
     void (*on_tokens)(void *arg, const bt_router_tokens *tokens);
     void (*on_finished)(void *arg, const bt_router_finished *finished);
     void *arg;
+    // What a node did for a request, when that is over there: before on_finished, none or several. May be NULL; calls nothing.
+    void (*on_attempt)(void *arg, const bt_router_attempted *attempted);
 } bt_router_callbacks;
 
 typedef struct bt_router_edge bt_router_edge;

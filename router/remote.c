@@ -26,6 +26,7 @@ begin_there(bt_router *router, bt_time now, bt_request *request, const bt_ticket
 
     bt_registry_count_prefill(&router->registry, place->node, request, place->tokens);
     bt_registry_give_prefill(&router->registry, place->node, request, now);
+    request->reads_at = place->node;
     *await = (bt_await){.request = bt_requests_attempt(&router->requests, request),
                         .ticket = *ticket,
                         .prefill_epoch = there->hello.epoch};

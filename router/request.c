@@ -83,6 +83,7 @@ bt_requests_take(bt_requests *requests)
                             .prefill_at = BT_REQUEST_NONE,
                             .prefill_failed = BT_REQUEST_NONE,
                             .decode_failed = BT_REQUEST_NONE,
+                            .reads_at = BT_REQUEST_NONE,
                             .next = BT_REQUEST_NONE,
                             .scored_next = 1};
     bt_request_move(request, BT_REQUEST_ARRIVED);

@@ -31,8 +31,8 @@ typedef struct {
     uint64_t tag, session;
     uint8_t priority;
     bt_time arrived, deadline;
-    bt_time placed;      // first RESERVE; 0 = not yet
-    bt_time first_token; // 0 = none yet
+    bt_time first_token;            // 0 = none yet
+    char name[BT_JOB_NAME_MAX + 1]; // the client's, for logs
 
     int32_t *ids; // [context] prompt, then the answer as far as it was given out
     uint32_t prompt_count, answer_count, max_tokens;
@@ -59,8 +59,17 @@ typedef struct {
     uint32_t prefill_failures;
     bool prefill_probes;
     bool degraded;
-    uint32_t cached_tokens, moves;
-    bt_phases phases;
+    uint32_t cached_tokens; // at `node`, by its ticket
+    uint32_t found_tokens;  // of the prompt, in the prefix cache of whoever read it: what the client hears
+    uint32_t moves;
+    bt_phases phases; // of the time to the first token
+    bt_err failed;    // why the last node failed it
+
+    // Of the attempt that runs, for logs and traces; times are 0 until they come.
+    uint32_t reads_at; // the prefill node, also after it has done its part; BT_REQUEST_NONE = the decode node
+    uint32_t answer_before;
+    bt_time placed, ticketed, read, joined;
+    bt_phases reading, answering; // as the prefill node, and the decode node, reported them
 
     bt_time rank;   // in the queue: lower goes first
     uint32_t place; // in the queue's heap

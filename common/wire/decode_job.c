@@ -4,15 +4,21 @@
 #include <math.h>
 #include <string.h>
 
-bool
-bt_decode_name(const char *text, char out[BT_NODE_NAME_MAX])
+static bool
+copy_name(const char *text, char *out, size_t bytes)
 {
-    size_t length = strnlen(text, BT_NODE_NAME_MAX);
+    size_t length = strnlen(text, bytes);
 
-    if (length == BT_NODE_NAME_MAX)
+    if (length == bytes)
         return false;
     memcpy(out, text, length + 1);
     return true;
+}
+
+bool
+bt_decode_name(const char *text, char out[BT_NODE_NAME_MAX])
+{
+    return copy_name(text, out, BT_NODE_NAME_MAX);
 }
 
 bool
@@ -112,7 +118,7 @@ bt_decode_job(bt_wire_scratch *scratch, const Baton__Job *form, bt_job *out)
     if (out->end_count > 0)
         memcpy(out->end_ids, form->end_ids, form->n_end_ids * sizeof *out->end_ids);
     out->time_left = form->time_left;
-    return out->sampling != NULL;
+    return out->sampling != NULL && copy_name(form->name, out->name, sizeof out->name);
 }
 
 bool

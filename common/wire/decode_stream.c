@@ -157,6 +157,7 @@ bt_decode_offer(bt_wire_scratch *scratch, const Baton__Offer *form, bt_offer *ou
     out->block_count = (uint32_t)form->n_blocks;
     out->blocks = blocks;
     out->last = form->last;
+    out->cached_tokens = form->cached_tokens;
     decode_phases(form->phases, &out->phases);
     return bt_decode_ticket(form->ticket, &out->ticket) && decode_offer_token(scratch, form->token, out);
 }

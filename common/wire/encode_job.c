@@ -61,6 +61,7 @@ bt_encode_job(bt_wire_scratch *scratch, const bt_job *job)
     form.n_end_ids = job->end_count;
     form.end_ids = (int32_t *)job->end_ids;
     form.time_left = job->time_left;
+    form.name = (char *)job->name;
     return bt_wire_put(scratch, &form, sizeof form);
 }
 

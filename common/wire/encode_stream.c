@@ -151,6 +151,7 @@ bt_encode_offer(bt_wire_scratch *scratch, const bt_offer *offer)
     form.last = offer->last;
     form.token = offer->has_token ? encode_results(scratch, &offer->token, 1) : NULL;
     form.phases = encode_phases(scratch, &offer->phases);
+    form.cached_tokens = offer->cached_tokens;
     return bt_wire_put(scratch, &form, sizeof form);
 }
 

@@ -42,12 +42,32 @@ sampling_is_bounded(const bt_sampling *sampling)
            sampling->top_logprobs <= BT_TOP_LOGPROBS_MAX;
 }
 
+// A name goes into logs and is compared: it ends, and has neither blanks nor anything a terminal would obey.
+static bool
+is_plain(const char *name, size_t bytes)
+{
+    size_t length = strnlen(name, bytes);
+
+    for (size_t i = 0; i < length; i++) {
+        if (name[i] <= ' ' || name[i] > '~')
+            return false;
+    }
+    return length < bytes;
+}
+
+static bool
+name_is_plain(const char name[BT_NODE_NAME_MAX])
+{
+    return is_plain(name, BT_NODE_NAME_MAX);
+}
+
 static bool
 job_is_bounded(const bt_job *job)
 {
     return job->prompt_count >= 1 && job->prompt_count <= BT_MESSAGE_IDS_MAX &&
            job->answer_count <= BT_MESSAGE_IDS_MAX && job->answer_count <= job->max_tokens && job->ids != NULL &&
-           job->end_count <= BT_END_IDS_MAX && sampling_is_bounded(job->sampling) && job->time_left >= 0;
+           job->end_count <= BT_END_IDS_MAX && sampling_is_bounded(job->sampling) && job->time_left >= 0 &&
+           is_plain(job->name, sizeof job->name);
 }
 
 static bool
@@ -78,25 +98,13 @@ tokens_are_bounded(const bt_tokens *tokens)
     return true;
 }
 
-// A name goes into logs and is compared: it ends, and has neither blanks nor anything a terminal would obey.
-static bool
-name_is_plain(const char name[BT_NODE_NAME_MAX])
-{
-    size_t length = strnlen(name, BT_NODE_NAME_MAX);
-
-    for (size_t i = 0; i < length; i++) {
-        if (name[i] <= ' ' || name[i] > '~')
-            return false;
-    }
-    return length < BT_NODE_NAME_MAX;
-}
-
 static bool
 offer_is_bounded(const bt_offer *offer)
 {
     return offer->block_count <= BT_OFFER_BLOCKS_MAX && (offer->block_count == 0 || offer->blocks != NULL) &&
            (offer->block_count > 0 || offer->token_count == 0) && offer->token_count <= BT_MESSAGE_IDS_MAX &&
-           offer->token.top_count <= BT_TOP_LOGPROBS_MAX && offer->epoch != 0 && (offer->last || !offer->has_token);
+           offer->cached_tokens <= BT_MESSAGE_IDS_MAX && offer->token.top_count <= BT_TOP_LOGPROBS_MAX &&
+           offer->epoch != 0 && (offer->last || !offer->has_token);
 }
 
 static bool

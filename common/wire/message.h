@@ -26,6 +26,7 @@
 #define BT_MESSAGE_ENTRIES_MAX 256    // sequences a TOKENS message speaks of
 #define BT_MESSAGE_IDS_MAX (1u << 20) // of a job
 #define BT_NODE_NAME_MAX 64
+#define BT_JOB_NAME_MAX 64    // as BT_REQUEST_NAME_MAX
 #define BT_PROTOCOL_VERSION 1 // another one where programs must not work together; new fields alone do not ask for it
 #define BT_OFFER_BLOCKS_MAX 4096      // of one OFFER
 #define BT_DESCRIPTION_BYTES_MAX 8192 // a transfer library's words on one pool of memory
@@ -59,7 +60,16 @@ typedef struct {
     uint32_t cached_tokens; // of the prompt, found in a prefix cache and not computed
 } bt_usage;
 
-// Where the time to the first token went, on the clock of whoever measured; the router's sum is its TTFT (DESIGN 8).
+// Where the time to the first token went (DESIGN 8). Nodes report what they measure on their own clocks; the router adds its own and what
+// is left, so that its sum is the time to the first token to the nanosecond (router/phases.c):
+//
+//     route          in the router, until the RESERVE that led to the token: text, its queue, and nodes that failed before
+//     queue_decode   from there until the TICKET: waiting for room at the decode node
+//     queue_prefill  at the node that reads: from START or PREFILL until its first step
+//     prefill        its steps, until the first token is drawn
+//     transfer       from the last offer until all blocks are at the decode node, where the token came by way of that node
+//     transfer_wait  what is left then: messages under way, and blocks that were not offered yet
+//     first_token    what is left else, where the token came straight from the node that drew it: messages under way
 typedef struct {
     bt_time route, queue_prefill, prefill, transfer_wait, transfer, queue_decode, first_token;
 } bt_phases;
@@ -107,6 +117,7 @@ typedef struct {
     uint32_t end_count;
     int32_t end_ids[BT_END_IDS_MAX];
     bt_time time_left; // until the request's deadline (a duration: clocks are not shared), BT_TIME_NEVER = none
+    char name[BT_JOB_NAME_MAX + 1]; // the client's X-Request-Id or what was drawn for it, for logs; "" = it has none
 } bt_job;
 
 // Names the room that a decode node lends. Another epoch or generation is another room.
@@ -176,7 +187,8 @@ typedef struct {
     bool last;                    // the prompt ends here
     bool has_token;               // with `last`: the first token was drawn here
     bt_token_result token;
-    bt_phases phases; // with `last`: queue_prefill and prefill, on the prefill node's clock
+    bt_phases phases;       // with `last`: queue_prefill and prefill, on the prefill node's clock
+    uint32_t cached_tokens; // with `last`: of the prompt, that the prefill node found in its prefix cache
 } bt_offer;
 
 // From a decode node: the ticket's first `block_count` offered blocks were fetched and found good.

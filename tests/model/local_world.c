@@ -112,8 +112,8 @@ on_finished(void *arg, const bt_router_finished *finished)
     MUST(finished->usage.cached_tokens < client->prompt + 1);
     MUST(finished->total >= finished->ttft);
     if (finished->ttft > 0 && finished->moves == 0)
-        MUST(finished->ttft == finished->phases.route + finished->phases.queue_prefill + finished->phases.prefill +
-                                   finished->phases.first_token);
+        MUST(finished->ttft == finished->phases.route + finished->phases.queue_decode + finished->phases.queue_prefill +
+                                   finished->phases.prefill + finished->phases.first_token);
     w->stopped += finished->finish == BT_FINISH_STOP;
     w->full += finished->finish == BT_FINISH_LENGTH;
     w->cancelled += finished->finish == BT_FINISH_CANCELLED;

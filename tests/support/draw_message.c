@@ -122,6 +122,17 @@ draw_sampling(bt_rng *rng)
     }
 }
 
+// Came later than the frames of tests/data/wire: drawn beside `rng`, so that what that gives stays as it was.
+static void
+draw_job_name(bt_job *out)
+{
+    bt_rng rng = {out->request.slot};
+    uint32_t length = count(&rng, BT_JOB_NAME_MAX);
+
+    for (uint32_t i = 0; i < length; i++)
+        out->name[i] = (char)('!' + bt_rng_below(&rng, '~' - '!' + 1));
+}
+
 static void
 draw_job(bt_rng *rng, bt_job *out)
 {
@@ -139,6 +150,7 @@ draw_job(bt_rng *rng, bt_job *out)
     for (uint32_t i = 0; i < out->end_count; i++)
         out->end_ids[i] = token_id(rng);
     out->time_left = coin(rng) ? BT_TIME_NEVER : (bt_time)(number(rng) >> 1);
+    draw_job_name(out);
 }
 
 static void
@@ -227,6 +239,7 @@ draw_offer(bt_rng *rng, bt_offer *out)
     if (out->has_token)
         draw_result(rng, coin(rng), &out->token);
     draw_phases(rng, &out->phases);
+    out->cached_tokens = out->last ? out->block_count * 7 : 0; // came later
 }
 
 static void

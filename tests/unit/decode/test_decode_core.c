@@ -3,6 +3,8 @@
 #include "tests/support/test.h"
 #include "tests/unit/decode/node_case.h"
 
+#include <string.h>
+
 static void
 setup(void)
 {
@@ -57,6 +59,46 @@ START_TEST(a_job_runs_to_its_length_with_the_tokens_it_should_have)
     }
     expect_idle();
     ck_assert_ptr_null(running);
+}
+END_TEST
+
+START_TEST(waiting_for_room_is_not_waiting_for_a_step)
+{
+    bt_job job = a_job(1, 6, 1);
+    bt_ticket_reply ticket;
+
+    strcpy(job.name, "req/1");
+    reserve(0, &job);
+    ticket = *find_ticket(1);
+    now += 40 * BT_MILLISECOND; // until the router says START
+    start(0, &ticket);
+    now += 7 * BT_MILLISECOND;
+    finish_step();
+    ck_assert_int_eq(find_entry(1)->phases.queue_decode, 0); // which the router measures
+    ck_assert_int_eq(find_entry(1)->phases.queue_prefill, 0);
+    ck_assert_int_ge(find_entry(1)->phases.prefill, 7 * BT_MILLISECOND);
+    ck_assert_int_lt(find_entry(1)->phases.prefill, 40 * BT_MILLISECOND);
+    ck_assert_uint_eq(acts->ended_count, 1);
+    ck_assert_str_eq(acts->ended[0].name, "req/1");
+    ck_assert(acts->ended[0].source == BT_DECODE_PEERS_MAX && acts->ended[0].total >= 47 * BT_MILLISECOND);
+}
+END_TEST
+
+START_TEST(of_many_ends_at_once_some_are_told_and_all_counted)
+{
+    case_close();
+    case_open((bt_decode_limits){.queue_max = 200});
+    meet(0);
+    for (uint32_t slot = 0; slot < 100; slot++) {
+        bt_job job = a_job(slot, 6, 4);
+
+        reserve(0, &job);
+    }
+    feed(&(bt_decode_event){.kind = BT_DECODE_LINK_DOWN, .peer = 0});
+    ck_assert_uint_eq(acts->ended_count, 100);
+    ck_assert_int_eq(acts->ended[BT_DECODE_ENDED_MAX - 1].finish, BT_FINISH_CANCELLED);
+    tick();
+    ck_assert_uint_eq(acts->ended_count, 0);
 }
 END_TEST
 
@@ -524,6 +566,8 @@ main(void)
     tcase_add_checked_fixture(all, setup, case_close);
     tcase_add_test(all, a_hello_is_answered_with_what_the_node_is);
     tcase_add_test(all, a_job_runs_to_its_length_with_the_tokens_it_should_have);
+    tcase_add_test(all, waiting_for_room_is_not_waiting_for_a_step);
+    tcase_add_test(all, of_many_ends_at_once_some_are_told_and_all_counted);
     tcase_add_test(all, an_end_token_ends_the_answer_and_is_part_of_it);
     tcase_add_test(all, without_max_tokens_a_prompt_is_only_read);
     tcase_add_test(all, a_replayed_answer_goes_on_where_it_was);

@@ -112,6 +112,30 @@ abort_it(void)
     hear(0, (bt_message){.kind = BT_MESSAGE_ABORT, .abort = {ticket.request}});
 }
 
+START_TEST(what_the_prefill_node_found_and_measured_is_passed_on)
+{
+    bt_job job = a_job(1, PROMPT, 1);
+    bt_message last;
+
+    strcpy(job.name, "r-9");
+    grant(job);
+    last = offer(0, 4);
+    last.offer.cached_tokens = 8;
+    last.offer.phases = (bt_phases){.queue_prefill = 5, .prefill = 70};
+    hear(SOURCE, last);
+    finish_fetch(BT_OK, 2); // two at a time
+    now += 2 * BT_MILLISECOND;
+    finish_fetch(BT_OK, 2);
+    ck_assert_uint_eq(find_entry(1)->cached_tokens, 8);
+    ck_assert(find_entry(1)->phases.queue_prefill == 5 && find_entry(1)->phases.prefill == 70);
+    ck_assert_uint_eq(acts->ended_count, 1); // for the log
+    ck_assert_str_eq(acts->ended[0].name, "r-9");
+    ck_assert(acts->ended[0].source == SOURCE && acts->ended[0].finish == BT_FINISH_LENGTH);
+    ck_assert(acts->ended[0].phases.prefill == 70 && acts->ended[0].phases.transfer == 2 * BT_MILLISECOND);
+    ck_assert(acts->ended[0].answer_tokens == 1 && acts->ended[0].prompt_tokens == PROMPT);
+}
+END_TEST
+
 START_TEST(how_long_the_last_blocks_took_is_told)
 {
     grant(a_job(1, PROMPT, 3));
@@ -122,6 +146,7 @@ START_TEST(how_long_the_last_blocks_took_is_told)
     now += 3 * BT_MILLISECOND;
     finish_fetch(BT_OK, 2);
     ck_assert_int_eq(find_entry(1)->phases.transfer, 3 * BT_MILLISECOND);
+    ck_assert_uint_eq(find_entry(1)->cached_tokens, 0);
     ck_assert_int_eq(stats().handover_time, 3 * BT_MILLISECOND);
 }
 END_TEST
@@ -561,6 +586,7 @@ main(void)
     TCase *cases = tcase_create("all");
 
     tcase_add_checked_fixture(cases, setup, case_close);
+    tcase_add_test(cases, what_the_prefill_node_found_and_measured_is_passed_on);
     tcase_add_test(cases, how_long_the_last_blocks_took_is_told);
     tcase_add_test(cases, a_fetched_prompt_goes_on_as_if_it_had_been_read_here);
     tcase_add_test(cases, an_offer_may_be_faster_than_the_await);

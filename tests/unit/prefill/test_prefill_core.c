@@ -259,6 +259,31 @@ START_TEST(a_prompt_is_offered_chunk_by_chunk_while_it_is_read)
 }
 END_TEST
 
+START_TEST(an_end_is_told_by_the_clients_name_and_hits_travel_with_the_last_offer)
+{
+    bt_prefill prefill = a_prompt(1, 10);
+
+    strcpy(prefill.job.name, "chat:77");
+    ask(prefill);
+    while (find_offer(1) == NULL || !find_offer(1)->last)
+        finish_step(BT_OK);
+    ck_assert_uint_eq(find_offer(1)->cached_tokens, 0);
+    taken(1, 3, BT_OK);
+    ck_assert_uint_eq(acts->ended_count, 1);
+    ck_assert_str_eq(acts->ended[0].name, "chat:77");
+    ck_assert(acts->ended[0].finish == BT_FINISH_LENGTH && acts->ended[0].computed_tokens == 10);
+    prefill.job.request.slot = prefill.ticket.slot = 2;
+    ask(prefill); // two blocks of it are known by now
+    while (find_offer(2) == NULL || !find_offer(2)->last)
+        finish_step(BT_OK);
+    ck_assert_uint_eq(find_offer(2)->cached_tokens, 8);
+    ck_assert_uint_eq(find_entry(2)->cached_tokens, 8);
+    taken(2, 0, BT_ERR_CANCELLED);
+    ck_assert(acts->ended_count == 1 && acts->ended[0].finish == BT_FINISH_ERROR);
+    ck_assert(acts->ended[0].cached_tokens == 8 && acts->ended[0].computed_tokens == 2);
+}
+END_TEST
+
 START_TEST(blocks_are_held_until_all_are_taken)
 {
     ask(a_prompt(1, 7));
@@ -668,6 +693,7 @@ main(void)
     tcase_add_test(cases, a_decode_node_is_told_how_to_read_the_pool);
     tcase_add_test(cases, a_decode_node_of_another_layout_is_refused);
     tcase_add_test(cases, a_prompt_is_offered_chunk_by_chunk_while_it_is_read);
+    tcase_add_test(cases, an_end_is_told_by_the_clients_name_and_hits_travel_with_the_last_offer);
     tcase_add_test(cases, blocks_are_held_until_all_are_taken);
     tcase_add_test(cases, more_taken_than_offered_is_a_bad_message);
     tcase_add_test(cases, what_the_decode_node_has_is_not_offered);

@@ -159,6 +159,37 @@ START_TEST(an_unknown_kind_is_told_apart_and_unknown_fields_are_skipped)
 }
 END_TEST
 
+START_TEST(names_that_a_log_could_not_hold_are_refused)
+{
+    static const char *const names[] = {"two words", "line\nline", "bell\a", "caf\xc3\xa9"};
+    bt_rng rng = {3};
+    bt_message message;
+    const bt_message *back;
+    size_t length;
+
+    bt_draw_message(&rng, BT_MESSAGE_RESERVE, &message);
+    memset(message.reserve.name, 0, sizeof message.reserve.name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint8_t *place;
+
+        memset(message.reserve.name, 0, sizeof message.reserve.name);
+        memset(message.reserve.name, '~', strlen(names[i]));
+        length = encode(&message);
+        place = memmem(frame, length, message.reserve.name, strlen(names[i]));
+        memcpy(place, names[i], strlen(names[i]));
+        ck_assert_int_eq(bt_wire_decode(&back, frame, length, &decode_scratch), BT_ERR_INVALID);
+        strcpy(message.reserve.name, names[i]);
+        ck_assert_int_eq(bt_message_check(&message), BT_ERR_INVALID);
+    }
+    memset(message.reserve.name, 'x', BT_JOB_NAME_MAX); // the longest
+    length = encode(&message);
+    ck_assert_int_eq(bt_wire_decode(&back, frame, length, &decode_scratch), BT_OK);
+    ck_assert_str_eq(back->reserve.name, message.reserve.name);
+    message.reserve.name[BT_JOB_NAME_MAX] = 'x'; // without an end
+    ck_assert_int_eq(bt_message_check(&message), BT_ERR_INVALID);
+}
+END_TEST
+
 START_TEST(samplers_that_are_no_numbers_are_refused)
 {
     bt_rng rng = {3};
@@ -231,6 +262,19 @@ START_TEST(frames_of_older_programs_still_mean_the_same)
             message.hello.kv_format = 0;
             message.hello.version = 1;
         }
+        if (kind == BT_MESSAGE_OFFER) { // and the hits of the prefix cache
+            message.offer.cached_tokens = 96;
+            check_old_frame("offer_cached", &message);
+            message.offer.cached_tokens = 0;
+        }
+        if (kind == BT_MESSAGE_RESERVE || kind == BT_MESSAGE_PREFILL) { // and the name of the client's request
+            bt_job *job = kind == BT_MESSAGE_RESERVE ? &message.reserve : &message.prefill.job;
+
+            memset(job->name, 0, sizeof job->name);
+            strcpy(job->name, "req-4f.2:of/the+client=");
+            check_old_frame(kind == BT_MESSAGE_RESERVE ? "reserve_name" : "prefill_name", &message);
+            memset(job->name, 0, sizeof job->name);
+        }
         check_old_frame(bt_message_kind_name((bt_message_kind)kind), &message);
     }
 }
@@ -249,6 +293,7 @@ main(void)
     tcase_add_loop_test(all, cut_and_bent_frames_are_refused_or_within_the_limits, 0, 10);
     tcase_add_test(all, what_no_message_may_say_is_refused);
     tcase_add_test(all, an_unknown_kind_is_told_apart_and_unknown_fields_are_skipped);
+    tcase_add_test(all, names_that_a_log_could_not_hold_are_refused);
     tcase_add_test(all, samplers_that_are_no_numbers_are_refused);
     tcase_add_test(all, frames_of_older_programs_still_mean_the_same);
     suite_add_tcase(suite, all);

@@ -460,7 +460,8 @@ world_open(world *w, uint64_t seed, bool faults)
                                 .seed = seed};
     ck_assert_msg(bt_decode_core_open(&w->node, &w->limits, &why) == BT_OK, "%s", why.text);
     MUST(bt_router_edge_open(&w->router, &limits, cut_link_end(w->link, 0),
-                             &(bt_router_callbacks){on_tokens, on_finished, w}, &why) == BT_OK);
+                             &(bt_router_callbacks){.on_tokens = on_tokens, .on_finished = on_finished, .arg = w},
+                             &why) == BT_OK);
     for (int i = 0; i < 20; i++) { // the two meet before the first client comes
         w->router_wants = bt_router_edge_turn(w->router, w->now);
         turn_node(w);

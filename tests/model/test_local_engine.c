@@ -184,7 +184,8 @@ open_local(bt_kv_format format, uint32_t blocks, links kind)
     ck_assert_msg(bt_decode_node_open(&local.node, &node, local.engine, local.node_link, NULL, &why) == BT_OK, "%s",
                   why.text);
     ck_assert_msg(bt_router_edge_open(&local.router, &router, local.router_link,
-                                      &(bt_router_callbacks){on_tokens, on_finished, NULL}, &why) == BT_OK,
+                                      &(bt_router_callbacks){.on_tokens = on_tokens, .on_finished = on_finished},
+                                      &why) == BT_OK,
                   "%s", why.text);
     for (int i = 0; i < 10 || (local.loop != NULL && i < 100000); i++) {
         if (bt_router_edge_ready(local.router))

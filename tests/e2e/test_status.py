@@ -1,0 +1,110 @@
+"""What programs say of themselves: phases that sum, one name of a request in all logs, usage that is true."""
+import re, signal
+import httpx, pytest
+from cluster import Cluster
+from conftest import Server
+from test_cluster import pytestmark, words  # noqa: F401  (skips where the cluster's programs are not built)
+import random
+
+TTFT, PHASE = 'baton:time_to_first_token_seconds', 'baton:time_to_first_token_phase_seconds'
+
+
+def phases(program):
+    """Sum of each phase, in seconds."""
+    text = program.http.get('/metrics').text
+    return {p: float(v) for p, v in re.findall(rf'^{PHASE}_sum{{[^}}]*phase="(\w+)"}} (\S+)$', text, re.M)}
+
+
+def assert_sums(program, count):
+    """F3: every first token was taken apart, and no time of it is lost or counted twice."""
+    total, parts = program.metric(TTFT + '_sum'), phases(program)
+    assert len(parts) == 7 and min(parts.values()) >= 0
+    assert program.metric(TTFT + '_count') == count and program.metric(PHASE + '_count') == 7 * count
+    assert total > 0 and abs(total - sum(parts.values())) < 1e-6 * max(1, count), parts
+    return parts
+
+
+@pytest.fixture(scope='module')
+def pair(tiny, tmp_path_factory):
+    """One prefill and two decode nodes; long prompts go to the former."""
+    c = Cluster(tiny, tmp_path_factory.mktemp('pair'), prefill=1, decode=2, settings={'placement': {'remote_tokens_min': 16}},
+                prefill_settings={'weights': 'w8'}, decode_settings={'weights': 'q4'})
+    try:
+        yield c.start().wait_ready()
+    finally:
+        c.kill()
+
+
+def test_phases_sum_for_prompts_read_elsewhere_found_again_and_read_here(pair):
+    rng, r = random.Random(3), pair.router
+    before = r.metric(TTFT + '_count')
+    long = words(rng, 50)
+    for text in (long, long + ' again', words(rng, 30), 'x'):
+        for stream in (False, True):
+            assert pair.complete(text, max_tokens=3, ignore_eos=True, stream=stream).status_code == 200
+    parts = assert_sums(r, before + 8)
+    assert parts['prefill'] > 0 and parts['route'] > 0 and r.metric('baton:remote_prefills_total') >= 8
+    pair.wait_idle()
+
+
+def test_cached_tokens_are_what_the_reader_found(pair):
+    text = words(random.Random(4), 60)
+    first, again = (pair.complete(text, max_tokens=2, ignore_eos=True).json()['usage'] for _ in range(2))
+    known = [p.metric('baton:prefix_cache_hits_total') for p in pair.of('prefill')]
+    third = pair.complete(text, max_tokens=2, ignore_eos=True).json()['usage']
+    hits = [p.metric('baton:prefix_cache_hits_total') - k for p, k in zip(pair.of('prefill'), known)]
+    for usage in (first, again, third):
+        cached = usage['prompt_tokens_details']['cached_tokens']
+        assert 0 <= cached <= usage['prompt_tokens'] - 1  # F2, and the last token is always computed
+    assert first['prompt_tokens_details']['cached_tokens'] == 0
+    assert third['prompt_tokens_details']['cached_tokens'] == sum(hits) or sum(hits) == 0  # F1; 0: a decode node had it
+    pair.wait_idle()
+
+
+def test_one_name_of_a_request_is_in_all_logs(pair):
+    text = words(random.Random(5), 60)
+    r = pair.http.post('/v1/completions', json={'prompt': text, 'max_tokens': 4, 'ignore_eos': True},
+                       headers={'X-Request-Id': 'find-me/42'})
+    assert r.status_code == 200
+    pair.wait_idle()
+    lines = {p.name: [line for line in p.text().splitlines() if 'req find-me/42 ' in line] for p in pair.programs.values()}
+    assert len(lines['r1']) == 1 and 'REQ-DONE' in lines['r1'][0]
+    assert len(lines['p1']) == 1 and 'PROMPT-DONE' in lines['p1'][0] and ' taken: ' in lines['p1'][0]
+    answered = lines['d1'] + lines['d2']
+    assert len(answered) == 1 and 'SEQUENCE-DONE' in answered[0] and 'answer 4 length' in answered[0]
+
+
+def test_phases_sum_for_requests_that_moved(tiny, tmp_path):
+    c = Cluster(tiny, tmp_path, prefill=0, decode=2)
+    try:
+        c.start().wait_ready()
+        name = {'X-Request-Id': 'the-mover'}
+        with c.http.stream('POST', '/v1/completions', headers=name, json={
+                'prompt': 'a', 'max_tokens': 400, 'ignore_eos': True, 'stream': True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            busy = next(p for p in c.of('decode') if p.metric('baton:sequences_decoding'))
+            busy.kill(signal.SIGKILL)
+            for line in lines:
+                pass
+        assert line == '' or line == 'data: [DONE]'
+        moved = [x for x in c.router.text().splitlines() if 'REQ-MOVED' in x]
+        assert len(moved) == 1 and f'req the-mover leaves {busy.name}: node_lost' in moved[0]
+        assert c.router.metric('baton:request_moves_total') == 1
+        assert_sums(c.router, 1)
+        other = next(p for p in c.of('decode') if p is not busy)
+        assert 'req the-mover ' in other.text()
+        c.wait_idle()
+    finally:
+        c.kill()
+
+
+def test_phases_sum_in_one_process(tiny):
+    for settings in ({}, {'weights': 'q4', 'prompt_weights': 'w8'}):
+        s = Server(tiny, **settings)
+        try:
+            for i in range(6):
+                s.complete(f'prompt number {i} {words(random.Random(i // 2), 40)}', max_tokens=2, ignore_eos=True, n=2)
+            assert_sums(s, 12)
+        finally:
+            s.stop()

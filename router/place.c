@@ -37,12 +37,6 @@ tie_of(const bt_placing *p, const bt_node *node, const bt_request *request)
     return bt_mix64(bt_mix64(p->limits->seed ^ own) ^ node->name);
 }
 
-static uint32_t
-most(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 // How many reserves may wait at a node for room.
 static uint32_t
 lookahead(const bt_node *node)
@@ -80,13 +74,12 @@ reading_time(const bt_placing *p, const bt_node *node, uint64_t tokens)
     return (node->prefill_tokens + tokens) * 1000000 / bt_registry_prefill_rate(p->registry, node, p->now);
 }
 
-// Of the prompt, what the node does not have, when `missing` of it are missing at the decode node. The last token is always computed.
+// Of the prompt, what the node does not have itself: what another has helps no one to compute. The last token is always computed.
 static uint32_t
-tokens_to_read(const bt_placing *p, const bt_request *request, uint32_t node, uint32_t missing)
+tokens_to_read(const bt_placing *p, const bt_request *request, uint32_t node)
 {
     uint32_t has = p->limits->place == BT_PLACE_OURS ? bt_affinity_tokens(p->affinity, node) : 0;
 
-    has = most(has, request->prompt_count - missing);
     return has < request->prompt_count ? request->prompt_count - has : 1;
 }
 
@@ -146,7 +139,7 @@ longest_queue(const bt_placing *p, const bt_request *request, const bt_node *dec
 
 // The best prefill node with room; `full` when there are some without.
 static choice
-find_prefill(const bt_placing *p, const bt_request *request, const bt_node *decode, uint32_t missing, bool *full)
+find_prefill(const bt_placing *p, const bt_request *request, const bt_node *decode, bool *full)
 {
     choice best = {.node = BT_REQUEST_NONE};
     uint64_t longest = longest_queue(p, request, decode);
@@ -165,7 +158,7 @@ find_prefill(const bt_placing *p, const bt_request *request, const bt_node *deco
         c.failed = c.node == request->prefill_failed;
         c.loaded = p->limits->place == BT_PLACE_OURS && node->prefill_tokens > 4 * p->limits->remote_tokens_min &&
                    reading_time(p, node, 0) > longest;
-        c.cost = prefill_cost(p, node, tokens_to_read(p, request, c.node, missing));
+        c.cost = prefill_cost(p, node, tokens_to_read(p, request, c.node));
         c.tie = tie_of(p, node, request);
         keep_better(&best, &c);
     }
@@ -204,7 +197,7 @@ decode_cost(const bt_placing *p, uint32_t number, const bt_node *node, const bt_
         break;
     }
     return node->blocks + node->requests +
-           BLOCK_WORTH * (uint64_t)tokens_to_read(p, request, number, request->prompt_count) / node->hello.block_tokens;
+           BLOCK_WORTH * (uint64_t)tokens_to_read(p, request, number) / node->hello.block_tokens;
 }
 
 // Above 1.25 times the mean of requests, with this one?
@@ -250,7 +243,7 @@ bt_place_decode(const bt_placing *p, const bt_request *request)
         if (paired && (!takes || !is_better(&c, &best[0])))
             continue; // whatever its prefill nodes do
         if (must_be_remote(p, node) && may_be_remote(request))
-            alone = find_prefill(p, request, node, request->prompt_count, &full).node == BT_REQUEST_NONE;
+            alone = find_prefill(p, request, node, &full).node == BT_REQUEST_NONE;
         paired |= !alone || full;
         if (takes && !alone)
             keep_better(&best[0], &c);
@@ -265,9 +258,9 @@ bt_place_prefill(const bt_placing *p, const bt_request *request, uint32_t decode
 {
     const bt_node *at = &p->registry->nodes[decode];
     bool full, must = must_be_remote(p, at);
-    choice best = find_prefill(p, request, at, tokens, &full);
+    choice best = find_prefill(p, request, at, &full);
     bool none = best.node == BT_REQUEST_NONE;
-    uint32_t there = none ? 0 : tokens_to_read(p, request, best.node, tokens);
+    uint32_t there = none ? 0 : tokens_to_read(p, request, best.node);
     uint64_t time;
 
     if (!may_be_remote(request))
@@ -295,7 +288,7 @@ predict_at(const bt_placing *p, const bt_request *request, uint32_t number, uint
     if (node->hello.draining || !bt_breaker_allows(&node->breaker, p->now))
         return;
     if (node->prefill_rate != 0)
-        time = reading_time(p, node, tokens_to_read(p, request, number, request->prompt_count));
+        time = reading_time(p, node, tokens_to_read(p, request, number));
     *rates += node->prefill_rate;
     *shortest = time < *shortest ? time : *shortest;
 }

@@ -27,6 +27,7 @@ static uint64_t numbers[NODES];
 static one all[REQUESTS]; // by tag
 static uint64_t tag_of[REQUESTS];
 static int32_t ids[CONTEXT];
+static uint32_t cached; // that tickets name
 static const bt_sampling sampling = {.repetition_penalty = 1};
 
 static void
@@ -41,6 +42,7 @@ setup_with(bt_router_limits limits)
     memset(numbers, 0, sizeof numbers);
     memset(all, 0, sizeof all);
     memset(ids, 0, sizeof ids);
+    cached = 0;
     acts = calloc(1, sizeof *acts);
     ck_assert_int_eq(bt_router_open(&router, &limits, NULL), BT_OK);
 }
@@ -84,8 +86,10 @@ act(const bt_router_action *action)
         self->id = message->reserve.request;
         self->decode = action->to_node.node;
         self->prefill = BT_REQUEST_NONE;
-        hear(self->decode, (bt_message){.kind = BT_MESSAGE_TICKET,
-                                        .ticket = {.request = self->id, .ticket = {.epoch = 100 + self->decode}}});
+        hear(self->decode,
+             (bt_message){
+                 .kind = BT_MESSAGE_TICKET,
+                 .ticket = {.request = self->id, .cached_tokens = cached, .ticket = {.epoch = 100 + self->decode}}});
     } else if (message->kind == BT_MESSAGE_PREFILL) {
         all[tag_of[message->prefill.job.request.slot]].prefill = action->to_node.node;
     }
@@ -475,6 +479,25 @@ START_TEST(a_node_that_was_restarted_is_no_longer_looked_for_what_it_had)
 }
 END_TEST
 
+START_TEST(what_a_decode_node_has_of_a_prompt_spares_no_prefill_node_the_reading)
+{
+    uint32_t home;
+
+    setup_with((bt_router_limits){.two_weights = true});
+    meet_all(1, 8);
+    arrive(0, 2048, 3, 1984, 0);
+    home = all[0].prefill;
+    finish(0);
+    cached = 1984;
+    for (uint64_t tag = 1; tag < 20; tag++) {
+        arrive(tag, 2048, 3, 1984, 0);
+        ck_assert_uint_eq(all[tag].prefill, home);
+        finish(tag);
+    }
+    teardown();
+}
+END_TEST
+
 int
 main(void)
 {
@@ -495,6 +518,7 @@ main(void)
     tcase_add_test(cases, d15_a_pair_that_has_not_moved_a_block_is_not_used);
     tcase_add_test(cases, a_session_stays_where_it_was_until_that_node_has_too_much);
     tcase_add_test(cases, a_node_that_was_restarted_is_no_longer_looked_for_what_it_had);
+    tcase_add_test(cases, what_a_decode_node_has_of_a_prompt_spares_no_prefill_node_the_reading);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);
 }

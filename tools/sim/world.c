@@ -329,6 +329,7 @@ open_router(sim_world *w)
                                .node_silence = 10 * w->decode_limits.heartbeat,
                                .seed = setup->seed,
                                .remote_tokens_min = 512 / setup->unit,
+                               .affinity_tokens = 256 / setup->unit,
                                .two_weights = setup->two_weights};
 
     return bt_router_open(&w->router, &limits, w->why);

@@ -81,6 +81,8 @@ void
 bt_call_fail(bt_call *call, const bt_openai_error *error)
 {
     count_refusal(call->calls, error);
+    bt_trace_end(call->calls->trace, call->traced, error->code != NULL ? error->code : "failed",
+                 bt_loop_now(call->calls->loop));
     bt_log_info("REQ-FAILED", "req %s status %u %s", call->name, error->status, error->message);
     if (call->client != NULL) {
         call->sink->fail(call, error);
@@ -92,6 +94,7 @@ void
 bt_call_leave(bt_call *call, const char *why)
 {
     call->calls->metrics.cancelled++;
+    bt_trace_end(call->calls->trace, call->traced, why, bt_loop_now(call->calls->loop));
     bt_log_info("REQ-LEFT", "req %s: %s", call->name, why);
     if (call->phase == BT_CALL_TEXT) {
         call->client = NULL; // the job comes back and finds nobody
@@ -153,6 +156,9 @@ bt_call_start(bt_call **out, bt_calls *calls, const bt_question *question, bt_op
         call->phase = BT_CALL_TEXT;
         call->arrived = bt_loop_now(calls->loop);
         fill_call(call, question);
+        if (question->task == BT_TEXT_COMPLETE) {
+            call->traced = bt_trace_begin(calls->trace, call->name, call->arrived);
+        }
         if ((err = bt_text_submit(calls->text, &call->job)) == BT_OK) {
             *out = call;
             return BT_OK;
@@ -304,6 +310,7 @@ bt_call_on_text(void *self, bt_text_job *job)
     bt_openai_error error;
 
     call->prepared = bt_loop_now(calls->loop);
+    bt_trace_text(calls->trace, call->traced, call->prepared);
     bt_histogram_add_time(&calls->metrics.text, &bt_latency_buckets, call->prepared - call->arrived);
     if (call->client == NULL) {
         free_call(call);

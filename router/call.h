@@ -14,6 +14,7 @@
 #include "router/main.h"
 #include "router/metrics.h"
 #include "router/text.h"
+#include "router/trace.h"
 
 typedef struct bt_calls bt_calls;
 typedef struct bt_call bt_call;
@@ -40,6 +41,8 @@ typedef struct {
     bt_time request_time_max; // from arrival to the end; BT_TIME_NEVER = none
     const bt_text_list *keys; // borrowed; none = everyone may
     char model[128];          // the name that clients use; empty = the one set_model gives
+    uint32_t trace_requests;  // whose spans are kept; 0 = none
+    const char *router;       // how this program is called there
 } bt_calls_options;
 
 bt_err bt_calls_open(bt_calls **out, bt_loop *loop, const bt_calls_options *options, bt_why *why);
@@ -113,6 +116,7 @@ struct bt_call {
     bool submitted;      // all choices have been given to the core
     uint32_t held;       // the call is being worked on: it is not freed meanwhile
     char name[BT_REQUEST_NAME_MAX + 1];
+    uint64_t traced; // its mark
     bt_openai_head head;
     bt_text_job job;
     bt_time arrived, prepared, deadline;
@@ -132,6 +136,7 @@ struct bt_calls {
     bool draining; // new calls are refused
     bt_rng rng;
     bt_router_metrics metrics;
+    bt_trace *trace;   // NULL = none
     bt_call *call;     // [calls_max]
     bt_choice *choice; // [answers_max]
     uint32_t calls_open, choices_open;
@@ -171,4 +176,5 @@ void bt_choice_end(bt_choice *choice);
 void bt_call_on_text(void *calls, bt_text_job *job);
 void bt_call_on_tokens(void *calls, const bt_router_tokens *tokens);
 void bt_call_on_finished(void *calls, const bt_router_finished *finished);
+void bt_call_on_attempt(void *calls, const bt_router_attempted *attempted);
 void bt_call_close(bt_call *call); // at the end of the program: frees it whatever its phase

@@ -88,6 +88,7 @@ count_done(bt_call *call, const bt_openai_usage *usage)
     m->degraded += call->degraded;
     bt_histogram_add(&m->prompt_length, &bt_token_buckets, usage->prompt_tokens);
     bt_histogram_add_time(&m->total, &bt_latency_buckets, now - call->arrived);
+    bt_trace_end(call->calls->trace, call->traced, bt_finish_name(call->choices->finish), now);
     bt_log_info("REQ-DONE", "req %s prompt %u cached %u answer %u choices %u finish %s total %lld ms", call->name,
                 usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens, call->choice_count,
                 bt_finish_name(call->choices->finish), (long long)((now - call->arrived) / BT_MILLISECOND));
@@ -153,6 +154,16 @@ note_finished(bt_choice *choice, const bt_router_finished *finished)
         bt_histogram_add_time(&m->per_output_token, &bt_latency_buckets,
                               (finished->total - finished->ttft) / (choice->tokens - 1));
     }
+}
+
+// May be after the call's last word: the choice is the core's still.
+void
+bt_call_on_attempt(void *self, const bt_router_attempted *attempted)
+{
+    const bt_choice *choice = (const bt_choice *)(uintptr_t)attempted->what->tag;
+    bt_calls *calls = self;
+
+    bt_trace_attempt(calls->trace, choice->call->traced, choice->index, choice->submitted, attempted);
 }
 
 void

@@ -27,6 +27,10 @@ open_parts(bt_calls *calls, bt_why *why)
     for (uint32_t i = 0; i < options->answers_max; i++) {
         bt_choice_init(&calls->choice[i]);
     }
+    if (options->trace_requests != 0 &&
+        bt_trace_open(&calls->trace, options->trace_requests, options->router, why) != BT_OK) {
+        return BT_ERR_NO_MEMORY;
+    }
     return bt_text_open(&calls->text, calls->loop, &text, why);
 }
 
@@ -62,6 +66,7 @@ bt_calls_close(bt_calls *calls)
     for (uint32_t i = 0; calls->call != NULL && i < calls->options.calls_max; i++) {
         bt_call_close(&calls->call[i]);
     }
+    bt_trace_close(calls->trace);
     bt_free(calls->call);
     bt_free(calls->choice);
     bt_free(calls);
@@ -70,7 +75,10 @@ bt_calls_close(bt_calls *calls)
 bt_router_callbacks
 bt_calls_callbacks(bt_calls *calls)
 {
-    return (bt_router_callbacks){.on_tokens = bt_call_on_tokens, .on_finished = bt_call_on_finished, .arg = calls};
+    return (bt_router_callbacks){.on_tokens = bt_call_on_tokens,
+                                 .on_finished = bt_call_on_finished,
+                                 .on_attempt = bt_call_on_attempt,
+                                 .arg = calls};
 }
 
 static void

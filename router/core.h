@@ -156,6 +156,7 @@ typedef struct {
     // 0 = did not happen. read: the prefill node said so; joined: the decode node's first word of the answer.
     bt_time placed, ticketed, read, joined, first_token, ended;
     bt_phases reading, answering; // as the prefill node, and the decode node, reported them
+    bt_phases phases;             // of the first token, if there was one
     uint32_t prompt_tokens, cached_tokens, answer_before, answer_tokens; // of the answer before, and in all
 } bt_router_attempt;
 

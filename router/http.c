@@ -161,6 +161,25 @@ on_cluster(void *self, bt_http_request *request)
 }
 
 static void
+on_trace(void *self, bt_http_request *request)
+{
+    bt_router_http *http = self;
+    const char *of = bt_http_path(request) + strlen("/v1/trace/");
+    char name[BT_REQUEST_NAME_MAX + 1];
+    bt_openai_error error;
+
+    bt_router_http_name(http, request, name);
+    if (bt_trace_write(http->calls->trace, of, bt_loop_now(http->loop), bt_http_out(request)) == BT_OK) {
+        bt_router_http_answer(http, request, 200, JSON);
+        return;
+    }
+    bt_openai_fail(&error, BT_ERR_NOT_FOUND, 404, "trace_not_found", NULL, "%s",
+                   http->calls->trace == NULL ? "no spans are kept here: trace.requests is 0"
+                                              : "no request of this name is among the last ones");
+    bt_router_http_refuse(http, request, &error);
+}
+
+static void
 measure_now(bt_router_http *http)
 {
     bt_router_metrics *m = &http->calls->metrics;
@@ -212,7 +231,7 @@ on_root(void *self, bt_http_request *request)
     bt_buf_printf(bt_http_out(request),
                   "baton: %s\nmodel: %s\n\nPOST /v1/chat/completions\nPOST /v1/completions\n"
                   "POST /tokenize\nPOST /detokenize\nGET  /v1/models\nGET  /health\nGET  /ready\n"
-                  "GET  /metrics\nGET  /v1/cluster\n",
+                  "GET  /metrics\nGET  /v1/cluster\nGET  /v1/trace/ID\n",
                   bt_calls_ready(http->calls) ? "ready" : "not ready", http->calls->options.model);
     bt_router_http_answer(http, request, 200, "text/plain; charset=utf-8");
 }
@@ -225,6 +244,7 @@ static const bt_http_route routes[] = {
     {"GET", "/v1/models", on_models},
     {"GET", "/v1/models/*", on_model},
     {"GET", "/v1/cluster", on_cluster},
+    {"GET", "/v1/trace/*", on_trace},
     {"GET", "/health", on_health},
     {"GET", "/ready", on_ready},
     {"GET", "/metrics", on_metrics},
@@ -292,6 +312,8 @@ open_parts(bt_router_http *http, bt_why *why)
         .body_bytes_max = options->http.body_bytes_max,
         .request_time_max = options->request_time_max,
         .keys = options->keys,
+        .trace_requests = options->trace_requests,
+        .router = options->router != NULL ? options->router : "router",
     };
     bt_err err;
 

@@ -1,7 +1,8 @@
 // The HTTP edge: OpenAI's API on one side, the router's core on the other.
 //
 //     POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
-//     GET  /v1/models, /v1/models/NAME, /health (the process lives), /ready (requests are taken), /metrics, /v1/cluster, /
+//     GET  /v1/models, /v1/models/NAME, /health (the process lives), /ready (requests are taken), /metrics, /v1/cluster,
+//          /v1/trace/ID (where a request's time went, for Perfetto), /
 //
 // It listens from open on; until bt_router_http_set_model everything but /health and /metrics answers 503. A call becomes
 // n × prompts requests to the core, whose answers are put together or streamed with their `index`. A client that goes away
@@ -28,6 +29,7 @@ typedef struct {
     bt_time request_time_max; // from arrival to the end; BT_TIME_NEVER = none
     const bt_text_list *keys; // borrowed; none = everyone may
     char model[128];          // the name that clients use
+    uint32_t trace_requests;  // whose spans GET /v1/trace/ID shows; 0 = none
     // For /v1/cluster, borrowed: how the cluster and this router are called, and the nodes as configured, in the order of the link's peers.
     const char *cluster, *router;
     const bt_router_address *nodes; // [node_count]; none = those that are met

@@ -61,6 +61,7 @@ bt_attempt_end(bt_router *router, bt_request *request, bool moved, bt_move_cause
         .ended = router->last_step,
         .reading = request->reading,
         .answering = request->answering,
+        .phases = request->phases,
         .prompt_tokens = request->prompt_count,
         .cached_tokens = request->found_tokens,
         .answer_before = request->answer_before,

@@ -116,6 +116,7 @@ bt_http_settings_options(const bt_http_settings *s, const char *listen, const ch
         .text_workers = s->text_workers,
         .request_time_max = s->request_time,
         .keys = &s->keys,
+        .trace_requests = s->trace_requests,
     };
 
     snprintf(options.model, sizeof options.model, "%s", model_name);

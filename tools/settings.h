@@ -122,7 +122,7 @@ bt_err bt_engine_settings_check(const bt_engine_settings *settings, const char *
 bt_engine_options bt_engine_settings_options(const bt_engine_settings *settings, const char *path);
 
 typedef struct {
-    uint32_t connections, connections_each, calls, choices, queue, text_workers;
+    uint32_t connections, connections_each, calls, choices, queue, text_workers, trace_requests;
     size_t header_bytes, body_bytes, body_bytes_total, out_bytes;
     bt_time header_time, body_time, idle_time, stall_time, request_time, drain_time;
     bt_text_list keys;
@@ -168,10 +168,17 @@ typedef struct {
                     "After SIGTERM, for what runs to finish.", 0, 3600),                                               \
         BT_HTTP_ROW("auth.keys", BT_SETTING_LIST, at, keys, "",                                                        \
                     "Bearer keys that clients may use; none = everyone may ask.", 0, 0),                               \
-    {                                                                                                                  \
-        "auth.file", BT_SETTING_TEXT, (at) + offsetof(bt_http_settings, auth_file), 1024, "",                          \
-            "A file with more of them, one a line.", 0, 0, NULL                                                        \
-    }
+        {"auth.file",                                                                                                  \
+         BT_SETTING_TEXT,                                                                                              \
+         (at) + offsetof(bt_http_settings, auth_file),                                                                 \
+         1024,                                                                                                         \
+         "",                                                                                                           \
+         "A file with more of them, one a line.",                                                                      \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL},                                                                                                        \
+        BT_HTTP_ROW("trace.requests", BT_SETTING_COUNT, at, trace_requests, "0",                                       \
+                    "So many of the last requests can be looked at with GET /v1/trace/ID; 7 KB each.", 0, 4096)
 
 bt_err bt_http_settings_check(const bt_http_settings *settings, const char **key, bt_why *why);
 // Adds the keys of auth.file, one a line (# begins a comment), to auth.keys.

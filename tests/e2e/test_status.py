@@ -27,7 +27,8 @@ def assert_sums(program, count):
 @pytest.fixture(scope='module')
 def pair(tiny, tmp_path_factory):
     """One prefill and two decode nodes; long prompts go to the former."""
-    c = Cluster(tiny, tmp_path_factory.mktemp('pair'), prefill=1, decode=2, settings={'placement': {'remote_tokens_min': 16}},
+    c = Cluster(tiny, tmp_path_factory.mktemp('pair'), prefill=1, decode=2,
+                settings={'placement': {'remote_tokens_min': 16}, 'trace': {'requests': 8}},
                 prefill_settings={'weights': 'w8'}, decode_settings={'weights': 'q4'})
     try:
         yield c.start().wait_ready()
@@ -108,3 +109,85 @@ def test_phases_sum_in_one_process(tiny):
             assert_sums(s, 12)
         finally:
             s.stop()
+
+
+def spans(trace):
+    """Spans by (process, thread): [(from, to, name)], after a look at the form of it all. In microseconds."""
+    assert trace['displayTimeUnit'] == 'ms'
+    events, processes, out = trace['traceEvents'], {}, {}
+    for e in events:
+        assert e['ph'] in 'XMi' and isinstance(e['name'], str) and isinstance(e['pid'], int) and isinstance(e['tid'], int)
+        if e['ph'] == 'M' and e['name'] == 'process_name':
+            processes[e['pid']] = e['args']['name']
+    for e in events:
+        if e['ph'] == 'X':
+            assert e['dur'] >= 0 and e['ts'] >= 0
+            out.setdefault((processes[e['pid']], e['tid']), []).append((e['ts'], e['ts'] + e['dur'], e['name']))
+    for track in out.values():  # on one track a span lies within another or beside it
+        for a, b, _ in track:
+            for c, d, _ in track:
+                assert b <= c + 1e-3 or d <= a + 1e-3 or (a >= c - 1e-3 and b <= d + 1e-3) or (c >= a - 1e-3 and d <= b + 1e-3)
+    return out
+
+
+def trace_of(program, name):
+    r = program.http.get(f'/v1/trace/{name}')
+    assert r.status_code == 200, r.text
+    return r.json()
+
+
+def test_a_requests_spans_show_all_nodes_on_one_time_line(pair):
+    r = pair.http.post('/v1/completions', headers={'X-Request-Id': 'spans/1'}, json={
+        'prompt': words(random.Random(6), 60), 'max_tokens': 5, 'ignore_eos': True, 'n': 2})
+    assert r.status_code == 200
+    trace = trace_of(pair.router, 'spans/1')
+    found = spans(trace)
+    processes = {p for p, _ in found}
+    assert {'r1', 'p1'} < processes and processes & {'d1', 'd2'}
+    (start, end, name), = [s for s in found['r1', 1] if s[2] != 'text']
+    assert name == 'spans/1' and start == 0 and {t for p, t in found} == {1, 2, 3}
+    for track in found.values():
+        assert all(0 <= a and b <= end + 1 for a, b, _ in track)
+    decode = next(t for (p, _), t in found.items() if p[0] == 'd')
+    assert {'decode node', 'queue_decode', 'transfer_wait', 'transfer', 'decode'} == {n for _, _, n in decode}
+    parts = [s for s in decode if s[2] != 'decode node']  # one after the other, without a gap
+    whole = next(s for s in decode if s[2] == 'decode node')
+    assert abs(sum(b - a for a, b, _ in parts) - (whole[1] - whole[0])) < 1
+    assert {'prefill node', 'queue_prefill', 'prefill'} == {n for _, _, n in found['p1', 2]}
+    firsts = [e for e in trace['traceEvents'] if e['ph'] == 'i']
+    assert len(firsts) == 2
+    for e in firsts:  # F3, once more
+        assert len(e['args']['phases_us']) == 7 and abs(sum(e['args']['phases_us'].values()) - e['ts']) < 1
+
+
+def test_only_the_last_requests_are_kept_and_strangers_see_none(pair, server):
+    for i in range(9):
+        pair.http.post('/v1/completions', json={'prompt': 'x', 'max_tokens': 1}, headers={'X-Request-Id': f'many-{i}'})
+    assert pair.http.get('/v1/trace/many-0').status_code == 404
+    assert trace_of(pair.router, 'many-1')['otherData']['request'] == 'many-1'
+    assert pair.http.get('/v1/trace/').status_code == pair.http.get('/v1/trace/..%2f..').status_code == 404
+    r = server.http.get('/v1/trace/x')  # off by default
+    assert r.status_code == 404 and 'trace.requests' in r.json()['error']['message']
+
+
+def test_spans_of_what_failed_was_left_or_runs(tiny):
+    s = Server(tiny, trace__requests=4, auth__keys='k')
+    try:
+        assert s.http.get('/v1/trace/a').status_code == 401
+        s.http.headers['Authorization'] = 'Bearer k'
+        s.http.post('/v1/completions', json={'prompt': 'x', 'max_tokens': 9000}, headers={'X-Request-Id': 'long'})
+        with s.http.stream('POST', '/v1/completions', headers={'X-Request-Id': 'left'}, json={
+                'prompt': 'x', 'max_tokens': 450, 'ignore_eos': True, 'stream': True}) as stream:
+            lines = stream.iter_lines()  # kept: without it the client is gone
+            next(lines)
+            outcome = trace_of(s, 'left')['traceEvents'][0]['args']['outcome']
+            assert outcome == 'running'
+        s.wait_for('the cancel', lambda: s.metric('baton:request_cancelled_total') == 1)
+        s.wait_for('idleness', lambda: s.metric('baton:answers_open') == 0)
+        for name, outcome in (('long', 'context_length_exceeded'), ('left', 'the client is gone')):
+            trace = trace_of(s, name)
+            spans(trace)
+            assert trace['traceEvents'][0]['args']['outcome'] == outcome
+        assert {n for _, _, n in spans(trace_of(s, 'left'))['local', 2]} >= {'queue_prefill', 'prefill', 'decode'}
+    finally:
+        s.stop()

@@ -150,6 +150,9 @@ note_finished(bt_choice *choice, const bt_router_finished *finished)
     choice->finish = finished->finish;
     choice->usage = finished->usage;
     choice->call->degraded |= finished->degraded;
+    if (finished->ttft > 0) {
+        bt_histogram_add_time(&m->decode, &bt_latency_buckets, finished->total - finished->ttft);
+    }
     if (choice->tokens > 1) {
         bt_histogram_add_time(&m->per_output_token, &bt_latency_buckets,
                               (finished->total - finished->ttft) / (choice->tokens - 1));
@@ -161,8 +164,12 @@ void
 bt_call_on_attempt(void *self, const bt_router_attempted *attempted)
 {
     const bt_choice *choice = (const bt_choice *)(uintptr_t)attempted->what->tag;
+    const bt_router_attempt *what = attempted->what;
     bt_calls *calls = self;
 
+    if (what->joined != 0 && attempted->prefill != NULL) {
+        bt_histogram_add_time(&calls->metrics.transfer, &bt_latency_buckets, what->answering.transfer);
+    }
     bt_trace_attempt(calls->trace, choice->call->traced, choice->index, choice->submitted, attempted);
 }
 

@@ -190,7 +190,8 @@ typedef struct {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t moves; // requests put back, all causes
     uint64_t moves_by[BT_MOVE_CAUSES];
-    uint64_t retries[2];      // of errors, by the role of the node that failed
+    uint64_t retries[2]; // of errors, by the role of the node that failed
+    uint64_t retries_by[BT_ERR_COUNT];
     uint64_t retries_refused; // errors that went to the client: two retries were in vain, or errors are too many
     uint64_t breakers_opened;
     uint64_t remote;        // prompts given to prefill nodes

@@ -195,6 +195,11 @@ measure_now(bt_router_http *http)
     m->remote_failed = stats.remote_failed;
     memcpy(m->moves, stats.moves_by, sizeof m->moves);
     memcpy(m->retries, stats.retries, sizeof m->retries);
+    memcpy(m->retries_by, stats.retries_by, sizeof m->retries_by);
+    m->late_messages = stats.late_messages;
+    m->bad_messages = stats.bad_messages;
+    m->deadlines_missed = stats.deadlines_missed;
+    m->nodes = stats.nodes_up;
     m->retries_refused = stats.retries_refused;
     m->breakers_opened = stats.breakers_opened;
     m->ready = bt_calls_ready(http->calls);

@@ -30,6 +30,11 @@
         BT_METRIC_COUNTER, AT(moves) + (cause) * sizeof(uint64_t), "baton:request_moves_total",                        \
             "Requests that went on at another node, by why; an error is a retry.", "cause=\"" name "\"", NULL          \
     }
+#define RETRIED_FOR(err, name)                                                                                         \
+    {                                                                                                                  \
+        BT_METRIC_COUNTER, AT(retries_by) + (err) * sizeof(uint64_t), "baton:request_retries_by_cause_total",          \
+            "The same, by what the node said.", "cause=\"" name "\"", NULL                                             \
+    }
 #define RETRIED(role, name)                                                                                            \
     {                                                                                                                  \
         BT_METRIC_COUNTER, AT(retries) + (role) * sizeof(uint64_t), "baton:request_retries_total",                     \
@@ -40,6 +45,7 @@ const bt_metric bt_router_metrics_table[] = {
     {BT_METRIC_GAUGE, AT(ready), "baton:ready", "1 when requests are taken.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(running), "baton:num_requests_running", "Sequences that nodes work on.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(waiting), "baton:num_requests_waiting", "Sequences that wait for a node.", NULL, NULL},
+    {BT_METRIC_GAUGE, AT(nodes), "baton:nodes_ready", "Nodes that are connected and fit.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(calls), "baton:http_calls_open", "HTTP calls that are not answered yet.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(choices), "baton:answers_open", "Answers (choices) that are being written.", NULL, NULL},
     {BT_METRIC_GAUGE, AT(connections), "baton:http_connections", "Open connections.", NULL, NULL},
@@ -69,10 +75,23 @@ const bt_metric bt_router_metrics_table[] = {
     MOVED(BT_MOVE_ERROR, "error"),
     RETRIED(BT_NODE_DECODE, "decode"),
     RETRIED(BT_NODE_PREFILL, "prefill"),
+    RETRIED_FOR(BT_ERR_PEER, "peer"),
+    RETRIED_FOR(BT_ERR_DEVICE, "device"),
+    RETRIED_FOR(BT_ERR_NO_MEMORY, "no_memory"),
+    RETRIED_FOR(BT_ERR_IO, "io"),
+    RETRIED_FOR(BT_ERR_BUG, "bug"),
+    RETRIED_FOR(BT_ERR_UNSUPPORTED, "unsupported"),
+    RETRIED_FOR(BT_ERR_NOT_FOUND, "not_found"),
     {BT_METRIC_COUNTER, AT(retries_refused), "baton:request_retries_refused_total",
      "Errors that went to the client: two retries were in vain, or errors are too many.", NULL, NULL},
     {BT_METRIC_COUNTER, AT(breakers_opened), "baton:breakers_opened_total",
      "Times that a node was passed over for a while because it failed requests.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(deadlines_missed), "baton:request_timeouts_total",
+     "Requests that were not done within their time.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(late_messages), "baton:router_late_messages_total",
+     "Of nodes, about requests that were over.", NULL, NULL},
+    {BT_METRIC_COUNTER, AT(bad_messages), "baton:router_bad_messages_total", "Of nodes, that made no sense.", NULL,
+     NULL},
     REJECTED(rejected_invalid, "invalid"),
     REJECTED(rejected_too_long, "too_long"),
     REJECTED(rejected_busy, "busy"),
@@ -98,6 +117,13 @@ const bt_metric bt_router_metrics_table[] = {
      NULL, &bt_latency_buckets},
     {BT_METRIC_HISTOGRAM, AT(queue), "baton:request_queue_time_seconds", "Waiting for a node and in its queue.", NULL,
      &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(prefill), "baton:request_prefill_time_seconds", "Steps of the node that read the prompt.",
+     NULL, &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(decode), "baton:request_decode_time_seconds", "From the first token to the end.", NULL,
+     &bt_latency_buckets},
+    {BT_METRIC_HISTOGRAM, AT(transfer), "baton:request_transfer_time_seconds",
+     "Of prompts that were read elsewhere: from the last offer of blocks until all were at the decode node.", NULL,
+     &bt_latency_buckets},
     {BT_METRIC_HISTOGRAM, AT(text), "baton:request_text_time_seconds", "Parsing, rendering and tokenizing.", NULL,
      &bt_latency_buckets},
     {BT_METRIC_HISTOGRAM, AT(prompt_length), "baton:request_prompt_tokens", "Tokens of a prompt.", NULL,
@@ -116,6 +142,7 @@ bt_router_metrics_note_phases(bt_router_metrics *metrics, const bt_phases *phase
     for (int i = 0; i < 7; i++) {
         bt_histogram_add_time(&metrics->phases[i], &bt_latency_buckets, times[i]);
     }
+    bt_histogram_add_time(&metrics->prefill, &bt_latency_buckets, phases->prefill);
     bt_histogram_add_time(&metrics->queue, &bt_latency_buckets,
                           phases->route + phases->queue_prefill + phases->queue_decode);
 }

@@ -74,6 +74,7 @@ bt_retry(bt_router *router, bt_time now, bt_request *request, uint32_t node, bt_
         return;
     }
     router->stats.retries[decodes ? BT_NODE_DECODE : BT_NODE_PREFILL]++;
+    router->stats.retries_by[err]++;
     request->failed = err;
     bt_router_move_on(router, request, BT_MOVE_ERROR);
 }

@@ -237,5 +237,6 @@ bt_local_nodes_metrics(const bt_local_nodes *nodes, bt_buf *out, const char *lab
     if (nodes->prefill != NULL) {
         write_prefill(nodes, out, labels);
         bt_plane_metrics_write(out, nodes->decoding.plane, labels);
+        bt_plane_peers_write(out, nodes->decoding.plane, 1, &(const char *){"local-prefill"}, labels);
     }
 }

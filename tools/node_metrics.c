@@ -19,7 +19,8 @@
 // ---- a pool and its steps, of either kind of node ----
 
 typedef struct {
-    double blocks, blocks_free, blocks_cached, usage, leak, batch;
+    double blocks, blocks_free, blocks_cached, usage, leak, batch, hit_rate;
+    uint64_t queries; // tokens that the prefix cache was asked for
 } pool_gauges;
 
 #define POOL_ROWS(at)                                                                                                  \
@@ -31,17 +32,33 @@ typedef struct {
               "Share of the blocks that sequences hold, 0 to 1."),                                                     \
         GAUGE((at) + offsetof(pool_gauges, leak), "baton:kv_leak_blocks",                                              \
               "Blocks that nobody accounts for; always 0."),                                                           \
-        GAUGE((at) + offsetof(pool_gauges, batch), "baton:batch_fill", "Sequences a step, mean since start.")
+        GAUGE((at) + offsetof(pool_gauges, batch), "baton:batch_fill", "Sequences a step, mean since start."),         \
+        COUNTER((at) + offsetof(pool_gauges, queries), "baton:prefix_cache_queries_total",                             \
+                "Prompt tokens that were looked for: hits and misses."),                                               \
+        GAUGE((at) + offsetof(pool_gauges, hit_rate), "baton:prefix_cache_hit_rate",                                   \
+              "Share of them that was found, 0 to 1, since start.")
 
-static pool_gauges
-gauges_of(uint32_t blocks, uint32_t blocks_free, uint32_t blocks_cached, int64_t leak, uint64_t items, uint64_t steps)
+static double
+share(uint64_t part, uint64_t whole)
 {
-    return (pool_gauges){.blocks = blocks,
-                         .blocks_free = blocks_free,
-                         .blocks_cached = blocks_cached,
-                         .usage = blocks != 0 ? 1 - ((double)blocks_free + blocks_cached) / blocks : 0,
-                         .leak = (double)leak,
-                         .batch = steps != 0 ? (double)items / (double)steps : 0};
+    return whole != 0 ? (double)part / (double)whole : 0;
+}
+
+static void
+fill_blocks(pool_gauges *pool, uint32_t blocks, uint32_t blocks_free, uint32_t blocks_cached, int64_t leak)
+{
+    pool->blocks = blocks;
+    pool->blocks_free = blocks_free;
+    pool->blocks_cached = blocks_cached;
+    pool->usage = blocks != 0 ? 1 - ((double)blocks_free + blocks_cached) / blocks : 0;
+    pool->leak = (double)leak;
+}
+
+static void
+fill_hits(pool_gauges *pool, uint64_t found, uint64_t computed)
+{
+    pool->queries = found + computed;
+    pool->hit_rate = share(found, found + computed);
 }
 
 // ---- decode ----
@@ -96,7 +113,9 @@ bt_decode_metrics_write(bt_buf *out, const bt_decode_node *node, const char *lab
     const bt_decode_stats *s = &m.stats;
 
     bt_decode_node_stats(node, &m.stats);
-    m.pool = gauges_of(s->blocks, s->blocks_free, s->blocks_cached, s->leak, s->step_items, s->steps);
+    fill_blocks(&m.pool, s->blocks, s->blocks_free, s->blocks_cached, s->leak);
+    fill_hits(&m.pool, s->cached_tokens, s->prompt_tokens);
+    m.pool.batch = share(s->step_items, s->steps);
     m.waiting = s->waiting;
     m.fetching = s->fetching;
     m.decoding = s->decoding;
@@ -150,7 +169,9 @@ bt_prefill_metrics_write(bt_buf *out, const bt_prefill_node *node, const char *l
     const bt_prefill_stats *s = &m.stats.core;
 
     bt_prefill_node_get_stats(node, &m.stats);
-    m.pool = gauges_of(s->blocks, s->blocks_free, s->blocks_cached, s->leak, s->step_items, s->steps);
+    fill_blocks(&m.pool, s->blocks, s->blocks_free, s->blocks_cached, s->leak);
+    fill_hits(&m.pool, s->cached_tokens, s->prompt_tokens);
+    m.pool.batch = share(s->step_items, s->steps);
     m.waiting = s->waiting;
     m.reading = s->reading;
     m.holding = s->holding;
@@ -160,7 +181,7 @@ bt_prefill_metrics_write(bt_buf *out, const bt_prefill_node *node, const char *l
 // ---- the plane ----
 
 typedef struct {
-    double fetches, connected;
+    double fetches, connected, rate;
     bt_plane_stats stats;
 } plane_metrics;
 
@@ -179,6 +200,7 @@ static const bt_metric plane_table[] = {
     COUNTER(TRANSFER(fetched_blocks), "baton:transfer_blocks_total", "Blocks that were fetched."),
     COUNTER(TRANSFER(fetched_bytes), "baton:transfer_bytes_total", "Bytes of them."),
     SECONDS(TRANSFER(moving), "baton:transfer_seconds_total", "Durations of all operations added up."),
+    GAUGE(PLANE(rate), "baton:transfer_bytes_per_second", "Bytes by that time: what one operation moves."),
     COUNTER(TRANSFER(served_bytes), "baton:transfer_served_bytes_total",
             "Bytes that others fetched here, where this side takes part."),
     FAILURE(BT_TRANSFER_CAUSE_EPOCH, "epoch"),
@@ -202,36 +224,50 @@ bt_plane_metrics_write(bt_buf *out, const bt_plane *plane, const char *labels)
     bt_plane_get_stats(plane, &m.stats);
     m.fetches = m.stats.fetches;
     m.connected = m.stats.connected;
+    if (m.stats.transfer.moving > 0)
+        m.rate = (double)m.stats.transfer.fetched_bytes * BT_SECOND / (double)m.stats.transfer.moving;
     bt_metrics_write(out, plane_table, &m, labels);
 }
 
 static void
-write_peer(bt_buf *out, const char *name, uint32_t index, const bt_plane_peer *peer, const char *labels, double value)
+write_peer(bt_buf *out, const char *metric, const char *peer_label, const bt_plane_peer *peer, const char *labels,
+           double value)
 {
-    bt_buf_printf(out, "%s{%s%speer=\"%u\",path=\"%s\",transport=\"%s\"} %.9g\n", name, labels != NULL ? labels : "",
-                  labels != NULL ? "," : "", index, bt_transfer_path_name(peer->transfer.path),
+    bt_buf_printf(out, "%s{%s%s%s,path=\"%s\",transport=\"%s\"} %.9g\n", metric, labels != NULL ? labels : "",
+                  labels != NULL ? "," : "", peer_label, bt_transfer_path_name(peer->transfer.path),
                   peer->transfer.transport, value);
 }
 
-void
-bt_plane_peers_write(bt_buf *out, const bt_plane *plane, uint32_t peers, const char *labels)
+static void
+write_peer_row(bt_buf *out, const bt_plane *plane, uint32_t peers, const char *const *names, const char *labels,
+               bool rate)
 {
-    static const char *const heads[] = {
-        "# HELP baton:transfer_peer_gb_per_s Of the peer's self-test.\n# TYPE baton:transfer_peer_gb_per_s gauge\n",
-        "# HELP baton:transfer_peer_bytes_total Fetched from the peer.\n# TYPE baton:transfer_peer_bytes_total "
-        "counter\n",
-    };
     bt_plane_peer peer;
+    char number[16];
+    bt_buf label;
 
-    for (int what = 0; what < 2; what++) {
-        bt_buf_append_text(out, heads[what]);
-        for (uint32_t i = 0; i < peers; i++) {
-            if (bt_plane_get_peer(plane, i, &peer)) {
-                write_peer(out, what == 0 ? "baton:transfer_peer_gb_per_s" : "baton:transfer_peer_bytes_total", i,
-                           &peer, labels, what == 0 ? peer.transfer.gb_per_s : (double)peer.transfer.bytes);
-            }
-        }
+    bt_buf_init(&label, 4096);
+    for (uint32_t i = 0; i < peers; i++) {
+        if (!bt_plane_get_peer(plane, i, &peer))
+            continue;
+        snprintf(number, sizeof number, "%u", i);
+        bt_buf_clear(&label);
+        bt_metrics_label(&label, "peer", names != NULL ? names[i] : number);
+        write_peer(out, rate ? "baton:transfer_peer_gb_per_s" : "baton:transfer_peer_bytes_total", label.data, &peer,
+                   labels, rate ? peer.transfer.gb_per_s : (double)peer.transfer.bytes);
     }
+    bt_buf_fini(&label);
+}
+
+void
+bt_plane_peers_write(bt_buf *out, const bt_plane *plane, uint32_t peers, const char *const *names, const char *labels)
+{
+    bt_buf_append_text(out, "# HELP baton:transfer_peer_gb_per_s Of the peer's self-test.\n"
+                            "# TYPE baton:transfer_peer_gb_per_s gauge\n");
+    write_peer_row(out, plane, peers, names, labels, true);
+    bt_buf_append_text(out, "# HELP baton:transfer_peer_bytes_total Fetched from the peer.\n"
+                            "# TYPE baton:transfer_peer_bytes_total counter\n");
+    write_peer_row(out, plane, peers, names, labels, false);
 }
 
 // ---- the link ----

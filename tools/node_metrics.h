@@ -11,6 +11,7 @@
 void bt_decode_metrics_write(bt_buf *out, const bt_decode_node *node, const char *labels);
 void bt_prefill_metrics_write(bt_buf *out, const bt_prefill_node *node, const char *labels);
 void bt_plane_metrics_write(bt_buf *out, const bt_plane *plane, const char *labels);
-// A line a connected peer below `peers`: how its blocks come, and how fast.
-void bt_plane_peers_write(bt_buf *out, const bt_plane *plane, uint32_t peers, const char *labels);
+// A line a connected peer below `peers`: how its blocks come, and how fast. `names` [peers] of them; NULL = by their numbers.
+void bt_plane_peers_write(bt_buf *out, const bt_plane *plane, uint32_t peers, const char *const *names,
+                          const char *labels);
 void bt_link_metrics_write(bt_buf *out, const bt_link *link, const char *labels); // an nng link

@@ -73,6 +73,19 @@ write_process(const bt_node_program *p, bt_buf *out, const char *labels)
     bt_metrics_write(out, table, &m, labels);
 }
 
+// A decode node's peers are the prefill nodes as listed; a prefill node's are whoever came.
+static void
+write_peers(const bt_node_program *p, bt_buf *out, const char *labels)
+{
+    const char *names[BT_CLUSTER_NODES_MAX];
+
+    for (uint32_t i = 0; i < p->cluster.prefill_count; i++) {
+        names[i] = p->cluster.prefill[i].name;
+    }
+    bt_plane_peers_write(out, p->machine.plane, p->machine.options.plane.peers_max,
+                         p->kind->role == BT_NODE_DECODE ? names : NULL, labels);
+}
+
 static void
 on_metrics(void *self, bt_http_request *request)
 {
@@ -89,7 +102,7 @@ on_metrics(void *self, bt_http_request *request)
     }
     if (p->opened && p->machine.plane != NULL) {
         bt_plane_metrics_write(out, p->machine.plane, labels.data);
-        bt_plane_peers_write(out, p->machine.plane, p->machine.options.plane.peers_max, labels.data);
+        write_peers(p, out, labels.data);
     }
     bt_buf_fini(&labels);
     bt_http_answer(request, 200, "text/plain; version=0.0.4");

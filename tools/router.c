@@ -10,6 +10,7 @@
 #include "router/http.h"
 #include "tools/cluster_config.h"
 #include "tools/commands.h"
+#include "tools/node_metrics.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -223,6 +224,7 @@ write_metrics(void *self, bt_buf *out, const char *labels)
     const router *r = self;
 
     bt_router_gateway_write_metrics(r->gateway, out, labels);
+    bt_link_metrics_write(out, r->link, labels);
 }
 
 static bt_err

@@ -1,10 +1,9 @@
 """What programs say of themselves: phases that sum, one name of a request in all logs, usage that is true."""
-import re, signal
+import os, random, re, signal
 import httpx, pytest
 from cluster import Cluster
-from conftest import Server
+from conftest import ROOT, Server
 from test_cluster import pytestmark, words  # noqa: F401  (skips where the cluster's programs are not built)
-import random
 
 TTFT, PHASE = 'baton:time_to_first_token_seconds', 'baton:time_to_first_token_phase_seconds'
 
@@ -191,3 +190,71 @@ def test_spans_of_what_failed_was_left_or_runs(tiny):
         assert {n for _, _, n in spans(trace_of(s, 'left'))['local', 2]} >= {'queue_prefill', 'prefill', 'decode'}
     finally:
         s.stop()
+
+
+def families(text):
+    """Of a scrape: {name: (type, help)} and {(name, labels): value}, after a look at whether Prometheus would take it."""
+    kinds, samples, now = {}, {}, None
+    for line in text.splitlines():
+        if line.startswith('# HELP '):
+            _, _, name, about = line.split(' ', 3)
+            assert name not in kinds and about.endswith('.'), line
+            kinds[name] = [None, about]
+        elif line.startswith('# TYPE '):
+            _, _, now, kind = line.split(' ')
+            assert kinds[now][0] is None and kind in ('counter', 'gauge', 'histogram'), line
+            assert (kind == 'counter') == now.endswith('_total'), line
+            kinds[now][0] = kind
+        else:
+            name, labels, value = re.fullmatch(r'([a-zA-Z_:][\w:]*)(?:{(.*)})? (\S+)', line).groups()
+            assert name == now or (kinds[now][0] == 'histogram' and name in (now + s for s in ('_bucket', '_sum', '_count'))), line
+            assert re.fullmatch(r'(\w+="(?:[^"\\\n]|\\.)*",?)*', labels or ''), line
+            assert (name, labels) not in samples, line
+            samples[name, labels] = float(value)
+    for (name, labels), value in samples.items():
+        if name.endswith('_bucket') and 'le="+Inf"' in labels:
+            rest = re.sub(r',?le="[^"]*"', '', labels) or None
+            assert samples[name[:-7] + '_count', rest] == value
+            steps = [v for (n, l), v in samples.items() if n == name and (re.sub(r',?le="[^"]*"', '', l) or None) == rest]
+            assert steps == sorted(steps)
+    return {k: tuple(v) for k, v in kinds.items()}, samples
+
+
+def check_golden(role, program):
+    """F4: names, types and help are a contract with dashboards. BATON_WRITE_METRICS=1 writes the file anew."""
+    kinds, samples = families(program.http.get('/metrics').text)
+    path = os.path.join(ROOT, 'tests', 'data', 'metrics', f'{role}.txt')
+    text = ''.join(f'{name} {kind} {about}\n' for name, (kind, about) in sorted(kinds.items()))
+    if os.environ.get('BATON_WRITE_METRICS'):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, 'w').write(text)
+    assert open(path).read() == text, f'{path} is not what {role} says; BATON_WRITE_METRICS=1 if that is meant'
+    again = families(program.http.get('/metrics').text)[1]
+    for (name, labels), value in samples.items():
+        if name.endswith(('_total', '_count', '_bucket')):
+            assert again[name, labels] >= value, (name, labels)
+    return samples
+
+
+def test_the_scrape_of_each_program_is_what_dashboards_expect(pair, tiny):
+    pair.complete(words(random.Random(9), 60), max_tokens=2)
+    for role in ('router', 'prefill', 'decode'):
+        samples = check_golden(role, pair.of(role)[0])
+    peers = {labels: v for (name, labels), v in samples.items() if name == 'baton:transfer_peer_gb_per_s'}
+    assert len(peers) == 1 and 'peer="p1"' in next(iter(peers)) and 'transport=' in next(iter(peers))
+    assert next(iter(peers.values())) > 0
+    s = Server(tiny, weights='q4', prompt_weights='w8')
+    try:
+        s.complete('x', max_tokens=2)
+        check_golden('local', s)
+    finally:
+        s.stop()
+
+
+def test_the_prefix_cache_tells_its_hit_rate(server):
+    text = words(random.Random(10), 60)
+    for _ in range(2):
+        server.complete(text, max_tokens=1)
+    hits, queries = server.metric('baton:prefix_cache_hits_total'), server.metric('baton:prefix_cache_queries_total')
+    assert 0 < hits < queries and queries == hits + server.metric('baton:prefix_cache_misses_total')
+    assert abs(server.metric('baton:prefix_cache_hit_rate') - hits / queries) < 1e-6

@@ -123,6 +123,17 @@ refuse_new(bt_calls *calls, bt_openai_error *error, unsigned status, const char 
     return BT_ERR_BUSY;
 }
 
+static uint64_t
+hash_of(bt_str text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < text.len; i++) {
+        hash = (hash ^ (unsigned char)text.data[i]) * 0x100000001b3u;
+    }
+    return text.len != 0 ? bt_mix64(hash) | 1 : 0;
+}
+
 static void
 fill_call(bt_call *call, const bt_question *question)
 {
@@ -131,6 +142,7 @@ fill_call(bt_call *call, const bt_question *question)
     call->client = question->client;
     call->wants_results = question->wants_results;
     call->deadline = question->time_max == BT_TIME_NEVER ? BT_TIME_NEVER : call->arrived + question->time_max;
+    call->session = hash_of(bt_str_of(question->session != NULL ? question->session : ""));
     snprintf(call->name, sizeof call->name, "%s", question->name);
     call->job.task = question->task;
     call->job.kind = question->kind;
@@ -172,17 +184,6 @@ bt_call_start(bt_call **out, bt_calls *calls, const bt_question *question, bt_op
 }
 
 // ---- middle: to the core ----
-
-static uint64_t
-hash_of(bt_str text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < text.len; i++) {
-        hash = (hash ^ (unsigned char)text.data[i]) * 0x100000001b3u;
-    }
-    return text.len != 0 ? bt_mix64(hash) | 1 : 0;
-}
 
 static void
 refusal_of(bt_call *call, bt_err err, const bt_router_answer *answer, const bt_choice *choice, bt_openai_error *error)
@@ -235,7 +236,7 @@ submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
         .end_count = sampling.ignore_eos                 ? 0
                      : call->head.kind == BT_OPENAI_CHAT ? calls->end_count
                                                          : calls->end_count != 0,
-        .session = hash_of(request->user),
+        .session = call->session != 0 ? call->session : hash_of(request->user),
         .deadline = deadline_of(call),
     };
     bt_err err;

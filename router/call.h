@@ -64,6 +64,7 @@ typedef struct {
     const bt_call_sink *sink;
     void *edge, *client; // the edge's own; the client is not NULL
     const char *name;    // of bt_calls_name
+    const char *session; // goes where it was before; NULL or empty = as `user` says
     bt_text_task task;
     bt_openai_kind kind;
     bt_text_parse *parse; // NULL: the body is JSON
@@ -116,7 +117,8 @@ struct bt_call {
     bool submitted;      // all choices have been given to the core
     uint32_t held;       // the call is being worked on: it is not freed meanwhile
     char name[BT_REQUEST_NAME_MAX + 1];
-    uint64_t traced; // its mark
+    uint64_t traced;  // its mark
+    uint64_t session; // 0 = none
     bt_openai_head head;
     bt_text_job job;
     bt_time arrived, prepared, deadline;

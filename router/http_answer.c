@@ -232,6 +232,7 @@ bt_router_http_call(bt_router_http *http, bt_http_request *request, bt_text_task
                             .edge = http,
                             .client = request,
                             .name = name,
+                            .session = bt_http_header(request, "X-Session-Id"),
                             .task = task,
                             .kind = kind,
                             .body = &body,

@@ -16,6 +16,11 @@ note_ready(bt_router_note *note, const bt_router_node *now)
     if (hello->draining && !note->draining)
         bt_log_info("NODE-DRAINS", "%s: takes nothing new", hello->name);
     note->draining = hello->draining;
+    if (now->breaker == BT_BREAKER_OPEN && note->breaker == BT_BREAKER_CLOSED)
+        bt_log_warn("NODE-BREAKER", "%s: fails what it is given, and is passed over for a while", hello->name);
+    if (now->breaker == BT_BREAKER_CLOSED && note->breaker != BT_BREAKER_CLOSED)
+        bt_log_info("NODE-BREAKER", "%s: is used again", hello->name);
+    note->breaker = now->breaker;
 }
 
 void

@@ -1,4 +1,4 @@
-// What happens to nodes, in the log: NODE-READY, NODE-DRAINS, NODE-LOST, NODE-REFUSED, each once. Part of the core's edge.
+// What happens to nodes, in the log: NODE-READY, NODE-DRAINS, NODE-LOST, NODE-REFUSED, NODE-BREAKER, each once. Part of the core's edge.
 #pragma once
 
 #include "router/core.h"
@@ -7,6 +7,7 @@ typedef struct {
     bt_node_state state;
     uint64_t epoch;
     bool draining;
+    bt_breaker_state breaker;
     const char *refused; // the field
     char name[BT_NODE_NAME_MAX];
 } bt_router_note;

@@ -32,7 +32,9 @@ keep_better(choice *best, const choice *other)
 static uint64_t
 tie_of(const bt_placing *p, const bt_node *node, const bt_request *request)
 {
-    uint64_t own = request->session != 0 && p->limits->place == BT_PLACE_OURS ? request->session : request->tag;
+    // An edge may use a tag again, as soon as its request is over: idle nodes shall take turns all the same.
+    uint64_t own = request->session != 0 && p->limits->place == BT_PLACE_OURS ? request->session
+                                                                              : request->tag + request->generation;
 
     return bt_mix64(bt_mix64(p->limits->seed ^ own) ^ node->name);
 }
@@ -196,8 +198,7 @@ decode_cost(const bt_placing *p, uint32_t number, const bt_node *node, const bt_
     case BT_PLACE_OURS:
         break;
     }
-    return node->blocks + node->requests +
-           BLOCK_WORTH * tokens_to_read(p, request, number) / node->hello.block_tokens;
+    return node->blocks + node->requests + BLOCK_WORTH * tokens_to_read(p, request, number) / node->hello.block_tokens;
 }
 
 // Above 1.25 times the mean of requests, with this one?

@@ -819,6 +819,7 @@ START_TEST(other_policies_look_at_the_number_of_requests_or_at_nothing)
 {
     static const bt_place_policy policies[] = {BT_PLACE_LEAST_LOAD, BT_PLACE_RANDOM};
     uint32_t counts[2] = {0};
+    int apart = 0; // at most, on the way
     bt_router_arrival large = an_arrival(1, 4, 60), small = an_arrival(2, 4, 8);
 
     teardown();
@@ -831,9 +832,10 @@ START_TEST(other_policies_look_at_the_number_of_requests_or_at_nothing)
         arrival.tag = i;
         arrive(&arrival);
         counts[find(BT_ROUTER_TO_NODE)->to_node.node]++;
+        apart = abs((int)counts[0] - (int)counts[1]) > apart ? abs((int)counts[0] - (int)counts[1]) : apart;
     }
     ck_assert(counts[0] > 0 && counts[1] > 0);
-    ck_assert(policies[_i] == BT_PLACE_LEAST_LOAD ? counts[0] == 20 : counts[0] != 20);
+    ck_assert(policies[_i] == BT_PLACE_LEAST_LOAD ? apart == 1 : apart > 1);
 }
 END_TEST
 

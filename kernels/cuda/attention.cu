@@ -2,10 +2,8 @@
 //
 // prepare: one warp a (token, head of Q, K or V). attend: a block of threads takes one token, one KV head with all query heads of its
 // group, and one split of 512 keys (or all splits, merging as it goes). merge: splits from the left, where they were apart.
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/attend_mma.cuh"
 #include "kernels/cuda/weight.cuh"
-
-#include "kernels/cpu/ref/attention.h"
 
 #include <assert.h>
 
@@ -13,22 +11,6 @@
 #define HEAD_DIM_MAX 512u
 #define GROUP_MAX 16u
 #define THREADS 128
-
-typedef struct {
-    bt_attention_args a;
-    bt_kv_layout l;
-    const uint32_t *positions, *tables, *blocks;
-    int8_t *q8;
-    float *q32, *q_scale, *whole, *partials;
-    uint32_t group, scale_groups, splits; // splits: 0 = a block of threads takes all
-} attention_call;
-
-static __device__ __forceinline__ uint8_t *
-block_of(const attention_call &c, uint32_t row, uint32_t position)
-{
-    return c.a.pool + (size_t)c.blocks[c.tables[row] + position / c.l.block_tokens] * c.l.block_bytes +
-           c.a.layer * c.l.layer_bytes;
-}
 
 // ---- prepare ----
 
@@ -616,7 +598,6 @@ static attention_call
 call_of(bt_cuda *cuda, const bt_attention_args *args)
 {
     attention_call c;
-    size_t floats = bt_attention_partial_floats(args->head_dim);
 
     memset(&c, 0, sizeof c);
     c.a = *args;
@@ -627,13 +608,83 @@ call_of(bt_cuda *cuda, const bt_attention_args *args)
     c.q8 = cuda->q8, c.q32 = cuda->q32, c.q_scale = cuda->q_scale, c.whole = cuda->whole, c.partials = cuda->partials;
     c.group = args->heads / args->kv_heads;
     c.scale_groups = args->head_dim / c.l.k_scale_group;
-    c.splits = cuda->splits;
-    // Splits apart: where there are too few blocks of threads otherwise, and room.
-    if (c.splits == 1 || (size_t)cuda->tokens * args->heads * c.splits * floats > cuda->partial_floats ||
-        (size_t)cuda->tokens * args->kv_heads > 8 * (size_t)cuda->sms) {
-        c.splits = 0;
-    }
     return c;
+}
+
+// Splits apart: where there are too few workers otherwise, and room. 0: a worker goes through all of them.
+static uint32_t
+splits_apart(const bt_cuda *cuda, const bt_attention_args *args, size_t rows, size_t workers)
+{
+    size_t floats = bt_attention_partial_floats(args->head_dim);
+
+    return cuda->splits == 1 || rows * args->heads * cuda->splits * floats > cuda->partial_floats ||
+                   rows * args->kv_heads > workers
+               ? 0
+               : cuda->splits;
+}
+
+static void
+launch_merge(bt_cuda *cuda, const attention_call &c)
+{
+    if (c.splits != 0) {
+        merge_kernel<<<dim3(cuda->tokens, c.a.heads), (c.a.head_dim + 31) / 32 * 32, 0, cuda->stream>>>(c);
+    }
+}
+
+// Any shape and format.
+static void
+launch_plain(bt_cuda *cuda, attention_call c)
+{
+    dim3 grid;
+
+    c.splits = splits_apart(cuda, &c.a, cuda->tokens, 8 * (size_t)cuda->sms);
+    grid = dim3(c.splits != 0 ? c.splits : 1, c.a.kv_heads, cuda->tokens);
+    if (c.a.head_dim <= THREADS) {
+        attend_kernel<1><<<grid, THREADS, 0, cuda->stream>>>(c);
+    } else if (c.a.head_dim <= 2 * THREADS) {
+        attend_kernel<2><<<grid, THREADS, 0, cuda->stream>>>(c);
+    } else {
+        attend_kernel<4><<<grid, THREADS, 0, cuda->stream>>>(c);
+    }
+    launch_merge(cuda, c);
+}
+
+template <int STEPS, int NT>
+static bt_err
+launch_tiles(bt_cuda *cuda, const attention_call &c, const bt_cuda_tile *tiles, uint32_t count)
+{
+    size_t items = (size_t)count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1);
+    size_t bytes = sizeof(attend_warp<STEPS, NT>) * BT_MMA_WARPS;
+    cudaError_t error = cudaSuccess;
+
+    if (bytes > 48 * 1024) {
+        error =
+            cudaFuncSetAttribute(attend_mma_kernel<STEPS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    }
+    attend_mma_kernel<STEPS, NT>
+        <<<(unsigned)((items + BT_MMA_WARPS - 1) / BT_MMA_WARPS), BT_MMA_WARPS * 32, bytes, cuda->stream>>>(c, tiles,
+                                                                                                            count);
+    return bt_cuda_check(cuda, error, "attention");
+}
+
+template <int STEPS>
+static bt_err
+launch_mma(bt_cuda *cuda, attention_call c)
+{
+    const bt_cuda_step *s = &cuda->step;
+    bt_err err = BT_OK;
+
+    if (s->single_count != 0) {
+        c.splits = s->tile_count == 0 ? splits_apart(cuda, &c.a, cuda->tokens, 64 * (size_t)cuda->sms) : 0;
+        err = c.group <= 8 ? launch_tiles<STEPS, 1>(cuda, c, s->singles, s->single_count)
+                           : launch_tiles<STEPS, 2>(cuda, c, s->singles, s->single_count);
+        launch_merge(cuda, c);
+    }
+    if (err == BT_OK && s->tile_count != 0) {
+        c.splits = 0;
+        err = launch_tiles<STEPS, 2>(cuda, c, s->tiles, s->tile_count);
+    }
+    return err;
 }
 
 bt_err
@@ -641,7 +692,8 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     attention_call c = call_of(cuda, args);
-    dim3 grid(c.splits != 0 ? c.splits : 1, args->kv_heads, cuda->tokens);
+    bool mma = c.l.format == BT_KV_INT8 && c.scale_groups == 1;
+    bt_err err = BT_OK;
 
     if (args->head_dim > HEAD_DIM_MAX || c.group > GROUP_MAX) {
         bt_log_error("CUDA-SHAPE", "attention with heads of %u and groups of %u: %u and %u are the most here",
@@ -652,15 +704,14 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
         whole_kernel<<<cuda->tokens, 32, 0, cuda->stream>>>(c);
     }
     prepare_kernel<<<dim3(cuda->tokens, args->heads + 2 * args->kv_heads), 32, 0, cuda->stream>>>(c);
-    if (args->head_dim <= THREADS) {
-        attend_kernel<1><<<grid, THREADS, 0, cuda->stream>>>(c);
-    } else if (args->head_dim <= 2 * THREADS) {
-        attend_kernel<2><<<grid, THREADS, 0, cuda->stream>>>(c);
+    if (mma && args->head_dim == 64) {
+        err = launch_mma<2>(cuda, c);
+    } else if (mma && args->head_dim == 128) {
+        err = launch_mma<4>(cuda, c);
+    } else if (mma && args->head_dim == 256) {
+        err = launch_mma<8>(cuda, c);
     } else {
-        attend_kernel<4><<<grid, THREADS, 0, cuda->stream>>>(c);
+        launch_plain(cuda, c);
     }
-    if (c.splits != 0) {
-        merge_kernel<<<dim3(cuda->tokens, args->heads), (args->head_dim + 31) / 32 * 32, 0, cuda->stream>>>(c);
-    }
-    return bt_cuda_launched(cuda, "attention");
+    return err != BT_OK ? err : bt_cuda_launched(cuda, "attention");
 }

@@ -16,7 +16,8 @@ extern "C" {
 #include "kernels/device_impl.h"
 
 #define BT_CUDA_GRAPHS_MAX 384
-#define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
+#define BT_CUDA_TILE_COLUMNS 16u // queries that a warp takes through the keys of a prompt
+#define BT_CUDA_TOKENS_PAD 64u   // rows of activations that may be read beyond those there are
 
 // A step shape whose operations were recorded.
 typedef struct {
@@ -25,16 +26,24 @@ typedef struct {
     uint64_t used;
 } bt_cuda_graph;
 
+// Neighbouring tokens of one sequence whose queries share keys.
+typedef struct {
+    uint32_t row, count;
+} bt_cuda_tile;
+
 // The step's own arrays, on the device, at places that never change.
 typedef struct {
-    int32_t *ids;        // [tokens]
-    uint32_t *positions; // [tokens]
-    uint32_t *tables;    // [tokens] where the token's block table begins in `blocks`
-    uint32_t *rows;      // [logit rows]
-    uint32_t *blocks;    // all spans' tables, end to end
-    uint8_t *host;       // pinned: the same, as it is copied
+    int32_t *ids;          // [tokens]
+    uint32_t *positions;   // [tokens]
+    uint32_t *tables;      // [tokens] where the token's block table begins in `blocks`
+    uint32_t *rows;        // [logit rows]
+    bt_cuda_tile *singles; // [tokens] of sequences that bring one token
+    bt_cuda_tile *tiles;   // [tokens] of the others, `tile_tokens` each at most
+    uint32_t *blocks;      // all spans' tables, end to end
+    uint8_t *host;         // pinned: the same, as it is copied
     size_t bytes, blocks_offset;
     uint32_t blocks_max;
+    uint32_t single_count, tile_count, tile_tokens;
 } bt_cuda_step;
 
 typedef struct bt_cublas bt_cublas;
@@ -93,7 +102,17 @@ bt_err bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *args);
 bt_err bt_cuda_gather(bt_device *device, const bt_gather_args *args);
 
 // Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
-bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args);
+// `plain`: a8 row by row, [tokens, a8_stride]; else in the order of bt_cuda_a8_at.
+bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bool plain);
+
+// Where the code of (token, column) lies: [tile of 8 tokens][128 columns][64 columns][lane][16 bytes], so that a lane of mma.m16n8k32 finds
+// the eight columns 8t … of two steps of 32 beside each other and a warp reads 512 bytes at once.
+static __host__ __device__ __forceinline__ size_t
+bt_cuda_a8_at(size_t a8_stride, uint32_t token, uint32_t k)
+{
+    return ((size_t)(token / 8) * (a8_stride / 128) + k / 128) * 1024 + k % 128 / 64 * 512 +
+           (token % 8 * 4 + k % 32 / 8) * 16 + k % 64 / 32 * 8 + k % 8;
+}
 
 // cuBLASLt, loaded when the device is opened, where it is there.
 bt_cublas *bt_cublas_open(bt_cuda *cuda);

@@ -106,6 +106,10 @@ lay_out(bt_cuda *cuda, carve *c)
     s->positions = (uint32_t *)take(c, l->tokens * 4);
     s->tables = (uint32_t *)take(c, l->tokens * 4);
     s->rows = (uint32_t *)take(c, logit_rows * 4);
+    s->singles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
+    s->tiles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
+    s->tile_tokens = l->kv_heads != 0 ? BT_CUDA_TILE_COLUMNS / (l->heads / l->kv_heads) : 1;
+    s->tile_tokens = s->tile_tokens != 0 ? s->tile_tokens : 1;
     s->blocks_offset = c->used - begin;
     s->blocks = (uint32_t *)take(c, (size_t)s->blocks_max * 4);
     s->bytes = c->used - begin;
@@ -238,16 +242,34 @@ host_of(const bt_cuda *cuda, const void *on_device)
     return cuda->step.host + ((const uint8_t *)on_device - cuda->scratch);
 }
 
+static void
+fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
+{
+    bt_cuda_step *s = &cuda->step;
+    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, s->singles), *tiles = (bt_cuda_tile *)host_of(cuda, s->tiles);
+
+    if (span->count == 1) {
+        singles[s->single_count++] = (bt_cuda_tile){span->row, 1};
+        return;
+    }
+    for (uint32_t t = 0; t < span->count; t += s->tile_tokens) {
+        uint32_t rest = span->count - t;
+
+        tiles[s->tile_count++] = (bt_cuda_tile){span->row + t, rest < s->tile_tokens ? rest : s->tile_tokens};
+    }
+}
+
 static bool
 fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
 {
-    const bt_cuda_step *s = &cuda->step;
+    bt_cuda_step *s = &cuda->step;
     uint32_t *tables = (uint32_t *)host_of(cuda, s->tables), *blocks = (uint32_t *)host_of(cuda, s->blocks), at = 0;
     uint32_t block_tokens = cuda->limits.block_tokens != 0 ? cuda->limits.block_tokens : 32;
 
     memcpy(host_of(cuda, s->ids), a->ids, a->tokens * 4);
     memcpy(host_of(cuda, s->positions), a->positions, a->tokens * 4);
     memcpy(host_of(cuda, s->rows), a->rows, a->row_count * 4);
+    s->single_count = s->tile_count = 0;
     for (uint32_t i = 0; i < a->span_count; i++) {
         const bt_attention_span *span = &a->spans[i];
         uint32_t count = (span->position + span->count + block_tokens - 1) / block_tokens;
@@ -258,6 +280,7 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
         for (uint32_t t = 0; t < span->count; t++) {
             tables[span->row + t] = at;
         }
+        fill_tiles(cuda, span);
         memcpy(blocks + at, span->blocks, (size_t)count * 4);
         at += count;
     }

@@ -26,6 +26,7 @@ typedef struct {
     bt_linear_epilogue epilogue;
     float scale, softcap;
     uint32_t tiles, groups; // of a block of threads
+    bool plain;             // a8 row by row
 } linear_call;
 
 // Tile `index` of all parts: paired calls alternate between gate and up.
@@ -47,38 +48,78 @@ part_of(const linear_call &c, uint32_t *index)
 
 // ---- a warp's share ----
 
-template <int BITS> struct unit { // columns whose codes are loaded together
-    static const int steps = BITS == 4 ? 4 : 2;
+// A unit: the columns whose codes are loaded together; no block of weights ends within another unit.
+template <int BITS, int BLOCK> struct unit {
+    static const int cols = BITS == 4 || BLOCK == 128 || BLOCK == 0 ? 128 : 64;
+    static const int steps = cols / 32;                                    // of the tensor core
+    static const int blocks = BLOCK == 0 ? 1 : cols / (BLOCK ? BLOCK : 1); // of weights
+    static const int words = BITS == 4 ? 2 : 4;                            // a step, as stored
 };
 
-// The words of A of one unit: [step][4].
-template <int BITS, bool ASYM>
-static __device__ __forceinline__ void
-load_unit(const bt_cuda_matrix &m, uint32_t tile, uint32_t k, uint32_t lane, uint32_t a[unit<BITS>::steps][4])
+template <int BITS, int BLOCK, bool ASYM> struct unit_regs {
+    uint32_t a[unit<BITS, BLOCK>::steps][unit<BITS, BLOCK>::words];
+    __half scale[unit<BITS, BLOCK>::blocks][2], minimum[ASYM ? unit<BITS, BLOCK>::blocks : 1][2];
+};
+
+// Where a lane finds its tile.
+typedef struct {
+    const uint8_t *codes;
+    const __half *scales, *minima;
+    size_t row8; // eight rows on
+} tile_at;
+
+template <int BITS>
+static __device__ __forceinline__ tile_at
+find_tile(const bt_cuda_matrix &m, uint32_t tile, uint32_t lane)
 {
+    size_t scales = (size_t)tile * m.blocks * 16 + lane / 4;
+    tile_at at;
+
+    at.codes = BITS == 4 ? m.codes + (size_t)tile * (m.padded / 128) * 1024 + lane * 16
+                         : m.codes + (size_t)(tile * 16 + lane / 4) * m.padded + lane % 4 * 8;
+    at.scales = m.scales + scales;
+    at.minima = m.minima + scales;
+    at.row8 = 8 * (size_t)m.padded;
+    return at;
+}
+
+template <int BITS, int BLOCK, bool ASYM>
+static __device__ __forceinline__ void
+load_unit(const linear_call &c, const tile_at &at, uint32_t k, bool row_scale, unit_regs<BITS, BLOCK, ASYM> *r)
+{
+    typedef unit<BITS, BLOCK> U;
+
     if (BITS == 4) {
-        const uint8_t *from = m.codes + ((size_t)tile * (m.padded / 128) + k / 128) * 1024 + lane * 16;
-
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 v = bt_load_once(from + half * 512);
-            uint32_t w[4] = {v.x, v.y, v.z, v.w};
+        for (int half = 0; half < U::steps / 2; half++) {
+            uint4 v = bt_load_once(at.codes + (size_t)k * 8 + half * 512);
 
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int s = half * 2 + i;
-
-                a[s][0] = w[2 * i], a[s][1] = w[2 * i + 1];
-            }
+            r->a[half * 2][0] = v.x, r->a[half * 2][1] = v.y, r->a[half * 2 + 1][0] = v.z, r->a[half * 2 + 1][1] = v.w;
         }
     } else {
-        const uint8_t *from = m.codes + (size_t)(tile * 16 + lane / 4) * m.padded + k + lane % 4 * 8;
-
 #pragma unroll
-        for (int s = 0; s < unit<BITS>::steps; s++) {
-            uint2 low = *(const uint2 *)(from + s * 32), high = *(const uint2 *)(from + 8 * (size_t)m.padded + s * 32);
+        for (int s = 0; s < U::steps; s++) {
+            uint2 low = {0, 0}, high = {0, 0};
 
-            a[s][0] = low.x, a[s][1] = high.x, a[s][2] = low.y, a[s][3] = high.y;
+            if (k + s * 32 < c.padded) {
+                low = *(const uint2 *)(at.codes + k + s * 32);
+                high = *(const uint2 *)(at.codes + at.row8 + k + s * 32);
+            }
+            r->a[s][0] = low.x, r->a[s][1] = high.x, r->a[s][U::words - 2] = low.y, r->a[s][U::words - 1] = high.y;
+        }
+    }
+    if (BLOCK != 0) {
+#pragma unroll
+        for (int b = 0; b < U::blocks; b++) {
+            uint32_t block = row_scale ? 0 : k / (BLOCK ? BLOCK : 1) + b;
+
+            if (k + b * BLOCK < c.padded) {
+                r->scale[b][0] = at.scales[block * 16], r->scale[b][1] = at.scales[block * 16 + 8];
+                if (ASYM) {
+                    r->minimum[ASYM ? b : 0][0] = at.minima[block * 16];
+                    r->minimum[ASYM ? b : 0][1] = at.minima[block * 16 + 8];
+                }
+            }
         }
     }
 }
@@ -86,7 +127,7 @@ load_unit(const bt_cuda_matrix &m, uint32_t tile, uint32_t k, uint32_t lane, uin
 // Nibbles to bytes: symmetric ones as 16 times themselves.
 template <int BITS, bool ASYM>
 static __device__ __forceinline__ void
-spread(const uint32_t packed[4], uint32_t a[4])
+spread(const uint32_t *packed, uint32_t a[4])
 {
     if (BITS != 4) {
         a[0] = packed[0], a[1] = packed[1], a[2] = packed[2], a[3] = packed[3];
@@ -103,126 +144,118 @@ template <int NT> struct sums {
     float acc[NT][4], min[NT][4];
 };
 
-// acc += scale · dot, and min += minimum · sum, of one block.
+// Σ a8 of a block for two tokens.
+template <int BLOCK>
+static __device__ __forceinline__ float2
+sum_of(const linear_call &c, uint32_t k, uint32_t token)
+{
+    int sum[2] = {0, 0};
+
+#pragma unroll
+    for (int b = 0; b < (BLOCK ? BLOCK : 32) / 32; b++) {
+        if (k + b * 32 < c.padded) {
+            int2 of32 = *(const int2 *)(c.sums + (k / 32 + b) * c.sa_stride + token);
+
+            sum[0] += of32.x, sum[1] += of32.y;
+        }
+    }
+    return make_float2((float)sum[0], (float)sum[1]);
+}
+
+// One unit: for each eight tokens the exact dot of each block, then acc += scale · dot (BLOCK 0: all dots are one).
 template <int BITS, int BLOCK, bool ASYM, int NT>
 static __device__ __forceinline__ void
-add_block(const linear_call &c, const bt_cuda_matrix &m, uint32_t tile, uint32_t k, uint32_t lane, uint32_t first_token,
-          int32_t dot[NT][4], sums<NT> *s)
+multiply(const linear_call &c, const unit_regs<BITS, BLOCK, ASYM> &r, uint32_t act_shift, uint32_t k, uint32_t lane,
+         uint32_t first_token, int32_t dots[NT][4], sums<NT> *s)
 {
-    uint32_t block = m.block == BT_BLOCK_ROW ? 0 : k / m.block, act = m.act_block == BT_BLOCK_ROW ? 0 : k / m.act_block;
-    const __half *scales = m.scales + ((size_t)tile * m.blocks + block) * 16 + lane / 4;
-    float unit16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // exact
-    float sw[2] = {__half2float(scales[0]) * unit16, __half2float(scales[8]) * unit16}, minimum[2];
+    typedef unit<BITS, BLOCK> U;
+    uint32_t a[U::steps][4];
+    const int8_t *b8 =
+        c.a8 + ((size_t)(first_token / 8) * (c.a8_stride / 128) + k / 128) * 1024 + k % 128 / 64 * 512 + lane * 16;
 
-    if (ASYM) {
-        const __half *minima = m.minima + ((size_t)tile * m.blocks + block) * 16 + lane / 4;
-
-        minimum[0] = __half2float(minima[0]), minimum[1] = __half2float(minima[8]);
+#pragma unroll
+    for (int st = 0; st < U::steps; st++) {
+        spread<BITS, ASYM>(r.a[st], a[st]);
     }
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
         uint32_t token = first_token + nt * 8 + lane % 4 * 2;
-        float2 sa = *(const float2 *)(c.sa + act * c.sa_stride + token);
-        float of[2] = {sa.x, sa.y};
+        uint32_t b[U::steps][2];
 
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            s->acc[nt][i] = fmaf(sw[i / 2] * of[i % 2], (float)dot[nt][i], s->acc[nt][i]);
-            dot[nt][i] = 0;
+        for (int half = 0; half < U::steps / 2; half++) {
+            uint4 v = *(const uint4 *)(b8 + (size_t)nt * (c.a8_stride / 128) * 1024 + half * 512);
+
+            b[half * 2][0] = v.x, b[half * 2][1] = v.y, b[half * 2 + 1][0] = v.z, b[half * 2 + 1][1] = v.w;
         }
-        if (ASYM) {
-            int sum[2] = {0, 0};
-
 #pragma unroll
-            for (int b = 0; b < BLOCK / 32; b++) {
-                if (k + b * 32 < c.padded) {
-                    int2 of32 = *(const int2 *)(c.sums + (k / 32 + b) * c.sa_stride + token);
+        for (int block = 0; block < U::blocks; block++) {
+            int32_t dot[4] = {0, 0, 0, 0};
+            uint32_t at = k + block * BLOCK;
 
-                    sum[0] += of32.x, sum[1] += of32.y;
+            if (BLOCK != 0 && at >= c.padded) {
+                continue;
+            }
+#pragma unroll
+            for (int st = block * U::steps / U::blocks; st < (block + 1) * U::steps / U::blocks; st++) {
+                if (BITS == 4 && ASYM) {
+                    bt_mma_u8(BLOCK == 0 ? dots[nt] : dot, a[st], b[st][0], b[st][1]);
+                } else {
+                    bt_mma_s8(BLOCK == 0 ? dots[nt] : dot, a[st], b[st][0], b[st][1]);
                 }
             }
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s->min[nt][i] = fmaf(minimum[i / 2], of[i % 2] * (float)sum[i % 2], s->min[nt][i]);
+            if (BLOCK != 0) {
+                const float of16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // exact
+                float sw[2] = {__half2float(r.scale[block][0]) * of16, __half2float(r.scale[block][1]) * of16};
+                float2 sa = *(const float2 *)(c.sa + (size_t)(at >> act_shift) * c.sa_stride + token);
+
+                s->acc[nt][0] = fmaf(sw[0] * sa.x, (float)dot[0], s->acc[nt][0]);
+                s->acc[nt][1] = fmaf(sw[0] * sa.y, (float)dot[1], s->acc[nt][1]);
+                s->acc[nt][2] = fmaf(sw[1] * sa.x, (float)dot[2], s->acc[nt][2]);
+                s->acc[nt][3] = fmaf(sw[1] * sa.y, (float)dot[3], s->acc[nt][3]);
+                if (ASYM) {
+                    float2 sum = sum_of<BLOCK>(c, at, token);
+                    float m[2] = {__half2float(r.minimum[ASYM ? block : 0][0]),
+                                  __half2float(r.minimum[ASYM ? block : 0][1])};
+
+                    s->min[nt][0] = fmaf(m[0], sa.x * sum.x, s->min[nt][0]);
+                    s->min[nt][1] = fmaf(m[0], sa.y * sum.y, s->min[nt][1]);
+                    s->min[nt][2] = fmaf(m[1], sa.x * sum.x, s->min[nt][2]);
+                    s->min[nt][3] = fmaf(m[1], sa.y * sum.y, s->min[nt][3]);
+                }
             }
         }
     }
 }
 
-template <int BITS, bool ASYM, int NT>
-static __device__ __forceinline__ void
-multiply(const linear_call &c, const uint32_t packed[4], uint32_t k, uint32_t lane, uint32_t first_token,
-         int32_t dot[NT][4])
-{
-    const int8_t *b8 = c.a8 + (size_t)(first_token + lane / 4) * c.a8_stride + k + lane % 4 * 8;
-    uint32_t a[4];
-
-    spread<BITS, ASYM>(packed, a);
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
-        uint2 b = *(const uint2 *)(b8 + (size_t)nt * 8 * c.a8_stride);
-
-        if (BITS == 4 && ASYM) {
-            bt_mma_u8(dot[nt], a, b.x, b.y);
-        } else {
-            bt_mma_s8(dot[nt], a, b.x, b.y);
-        }
-    }
-}
-
-// Columns first … end − 1 of one tile: the blocks of one segment, or with BLOCK 0 one exact dot.
+// Columns first … end − 1 of one tile, within a segment; `ahead` units are on their way while one is multiplied.
 template <int BITS, int BLOCK, bool ASYM, int NT>
 static __device__ __forceinline__ void
-run_columns(const linear_call &c, const bt_cuda_matrix &m, uint32_t tile, uint32_t first, uint32_t end, uint32_t lane,
-            uint32_t first_token, int32_t dot[NT][4], sums<NT> *s)
+run_columns(const linear_call &c, const tile_at &at, bool row_scale, uint32_t act_shift, uint32_t first, uint32_t end,
+            uint32_t lane, uint32_t first_token, int32_t dots[NT][4], sums<NT> *s)
 {
-    const int steps = unit<BITS>::steps, ahead = NT == 1 ? 4 : NT == 2 ? 2 : 1;
-    uint32_t a[ahead][steps][4];
+    const int cols = unit<BITS, BLOCK>::cols, ahead = (NT <= 2 ? 4 : 2) * (BITS == 4 ? 1 : cols == 64 ? 1 : 1);
+    unit_regs<BITS, BLOCK, ASYM> ring[ahead];
 
 #pragma unroll
     for (int i = 0; i < ahead; i++) {
-        if (first + i * steps * 32 < end) {
-            load_unit<BITS, ASYM>(m, tile, first + i * steps * 32, lane, a[i]);
+        if (first + i * cols < end) {
+            load_unit<BITS, BLOCK, ASYM>(c, at, first + i * cols, row_scale, &ring[i]);
         }
     }
 #pragma unroll 1
-    for (uint32_t group = first; group < end; group += ahead * steps * 32) {
+    for (uint32_t group = first; group < end; group += ahead * cols) {
 #pragma unroll
         for (int i = 0; i < ahead; i++) {
-            uint32_t k = group + i * steps * 32, next = k + ahead * steps * 32;
-            uint32_t now[steps][4];
+            uint32_t k = group + i * cols;
 
-            if (k >= end) {
-                break;
-            }
-#pragma unroll
-            for (int st = 0; st < steps; st++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    now[st][j] = a[i][st][j];
+            if (k < end) {
+                unit_regs<BITS, BLOCK, ASYM> now = ring[i];
+
+                if (k + ahead * cols < end) {
+                    load_unit<BITS, BLOCK, ASYM>(c, at, k + ahead * cols, row_scale, &ring[i]);
                 }
-            }
-            if (next < end) {
-                load_unit<BITS, ASYM>(m, tile, next, lane, a[i]);
-            }
-#pragma unroll
-            for (int st = 0; st < steps; st++) {
-                if (k + st * 32 < c.padded) {
-                    multiply<BITS, ASYM, NT>(c, now[st], k + st * 32, lane, first_token, dot);
-                    if (BLOCK != 0 && BLOCK <= steps * 32 && ((st + 1) * 32) % (BLOCK ? BLOCK : 1) == 0) {
-                        add_block<BITS, BLOCK, ASYM, NT>(c, m, tile, k + (st + 1) * 32 - BLOCK, lane, first_token, dot,
-                                                         s);
-                    }
-                }
-            }
-            // A block that this unit ends, or that K ends.
-            if (BLOCK > steps * 32 && ((k + steps * 32) % (BLOCK ? BLOCK : 1) == 0 || k + steps * 32 >= c.padded)) {
-                add_block<BITS, BLOCK, ASYM, NT>(c, m, tile, k / (BLOCK ? BLOCK : 1) * BLOCK, lane, first_token, dot,
-                                                 s);
-            } else if (BLOCK != 0 && BLOCK <= steps * 32 && c.padded - k < steps * 32 &&
-                       (c.padded - k) % (BLOCK ? BLOCK : 1) != 0) {
-                add_block<BITS, BLOCK, ASYM, NT>(c, m, tile, (c.padded - 1) / (BLOCK ? BLOCK : 1) * BLOCK, lane,
-                                                 first_token, dot, s);
+                multiply<BITS, BLOCK, ASYM, NT>(c, now, act_shift, k, lane, first_token, dots, s);
             }
         }
     }
@@ -274,6 +307,12 @@ tree(const linear_call &c, const float *shared, uint32_t tile, uint32_t row, uin
     return v[0];
 }
 
+static __device__ __forceinline__ size_t
+a8_at(const linear_call &c, uint32_t token, uint32_t k)
+{
+    return c.plain ? token * c.a8_stride + k : bt_cuda_a8_at(c.a8_stride, token, k);
+}
+
 static __device__ __forceinline__ float
 outlier_sum(const linear_call &c, const bt_cuda_matrix &m, uint32_t row, uint32_t token)
 {
@@ -283,7 +322,7 @@ outlier_sum(const linear_call &c, const bt_cuda_matrix &m, uint32_t row, uint32_
         uint32_t k = m.outlier_cols[i];
         float scale = c.sa[(m.act_block == BT_BLOCK_ROW ? 0 : k / m.act_block) * c.sa_stride + token];
 
-        sum = fmaf(__half2float(m.deltas[i]), scale * (float)c.a8[token * c.a8_stride + k], sum);
+        sum = fmaf(__half2float(m.deltas[i]), scale * (float)c.a8[a8_at(c, token, k)], sum);
     }
     return sum;
 }
@@ -386,16 +425,18 @@ epilogue(const linear_call &c, const float *shared, uint32_t first_tile, uint32_
 }
 
 template <int BITS, int BLOCK, bool ASYM, int NT, int RUN>
-static __global__ void __launch_bounds__(512) linear_kernel(const __grid_constant__ linear_call c)
+static __global__ void __launch_bounds__(512, NT <= 2 ? 2 : 1) linear_kernel(const __grid_constant__ linear_call c)
 {
     extern __shared__ float shared[];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, here = warp % c.tiles, group = warp / c.tiles;
     uint32_t first_tile = blockIdx.x * c.tiles, tile = first_tile + here, first_token = blockIdx.y * NT * 8;
-    int32_t dot[NT][4] = {};
+    int32_t dots[NT][4] = {};
     sums<NT> all = {};
 
     if (tile < c.tiles_all) {
         const bt_cuda_matrix &m = c.part[part_of(c, &tile)];
+        tile_at at = find_tile<BITS>(m, tile, lane);
+        uint32_t act_shift = m.act_block == BT_BLOCK_ROW ? 31 : 31 - __clz(m.act_block);
 
 #pragma unroll
         for (int r = 0; r < RUN; r++) {
@@ -403,15 +444,16 @@ static __global__ void __launch_bounds__(512) linear_kernel(const __grid_constan
             sums<NT> s = {};
 
             if (first < end) {
-                run_columns<BITS, BLOCK, ASYM, NT>(c, m, tile, first, end, lane, first_token, dot, &s);
+                run_columns<BITS, BLOCK, ASYM, NT>(c, at, m.block == BT_BLOCK_ROW, act_shift, first, end, lane,
+                                                   first_token, dots, &s);
                 if (BLOCK != 0) {
 #pragma unroll
                     for (int i = 0; i < NT * 4; i++) {
-                        all.acc[i / 4][i % 4] =
-                            r == 0 ? s.acc[i / 4][i % 4] : all.acc[i / 4][i % 4] + s.acc[i / 4][i % 4];
+                        float *acc = &all.acc[i / 4][i % 4], *min = &all.min[i / 4][i % 4];
+
+                        *acc = r == 0 ? s.acc[i / 4][i % 4] : *acc + s.acc[i / 4][i % 4];
                         if (ASYM) {
-                            all.min[i / 4][i % 4] =
-                                r == 0 ? s.min[i / 4][i % 4] : all.min[i / 4][i % 4] + s.min[i / 4][i % 4];
+                            *min = r == 0 ? s.min[i / 4][i % 4] : *min + s.min[i / 4][i % 4];
                         }
                     }
                 }
@@ -419,7 +461,7 @@ static __global__ void __launch_bounds__(512) linear_kernel(const __grid_constan
         }
     }
     if (BLOCK == 0) {
-        put<NT>(c, (int32_t *)shared, group, here, lane, dot);
+        put<NT>(c, (int32_t *)shared, group, here, lane, dots);
     } else {
         put<NT>(c, shared, group, here, lane, all.acc);
         if (ASYM) {
@@ -449,7 +491,7 @@ plain_dot(const linear_call &c, const bt_cuda_matrix &m, uint32_t row, uint32_t 
             int32_t dot = 0, sum = 0;
 
             for (uint32_t i = k; i < c.padded && i < k + block; i++) {
-                int a = c.a8[token * c.a8_stride + i];
+                int a = c.a8[a8_at(c, token, i)];
 
                 dot += bt_cuda_code(&m, row, i) * a;
                 sum += a;
@@ -578,8 +620,8 @@ launch(bt_cuda *cuda, linear_call *c)
     dim3 grid;
 
     c->groups = (segments + RUN - 1) / RUN;
-    c->tiles = 16 / c->groups;
-    c->tiles = c->tiles >= 8 ? 8 : c->tiles >= 4 ? 4 : c->tiles >= 2 || c->paired ? 2 : 1;
+    c->tiles = c->groups >= 16 ? 1 : c->groups > 8 ? 1 : c->groups > 4 ? 2 : c->groups > 2 ? 4 : 8;
+    c->tiles = c->paired && c->tiles < 2 ? 2 : c->tiles;
     // Small matrices: rather more blocks of threads than more warps in each.
     while (c->tiles > (c->paired ? 2u : 1u) && c->tiles_all / c->tiles < (uint32_t)cuda->sms) {
         c->tiles /= 2;
@@ -664,7 +706,7 @@ launch_mma(bt_cuda *cuda, linear_call *c)
 
 // Many tokens and one exact dot an output: cuBLASLt multiplies, the rest is ours.
 static bool
-launch_cublas(bt_cuda *cuda, const linear_call *c, bt_err *err)
+wants_cublas(const bt_cuda *cuda, const linear_call *c)
 {
     size_t rows_all = 0;
 
@@ -676,8 +718,17 @@ launch_cublas(bt_cuda *cuda, const linear_call *c, bt_err *err)
         }
         rows_all += m->rows;
     }
-    if (cuda->cublas == NULL || c->tokens < 128 || rows_all > 4 * (size_t)cuda->limits.cols) {
-        return false;
+    return cuda->cublas != NULL && c->tokens >= 128 && rows_all <= 4 * (size_t)cuda->limits.cols;
+}
+
+// False: cuBLASLt has nothing for this shape, and nothing was done.
+static bool
+launch_cublas(bt_cuda *cuda, const linear_call *c, bt_err *err)
+{
+    size_t rows_all = 0;
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        rows_all += c->part[i].rows;
     }
     for (uint32_t first = 0; first < c->tokens; first += cuda->s32_tokens) {
         uint32_t tokens = c->tokens - first < cuda->s32_tokens ? c->tokens - first : cuda->s32_tokens;
@@ -708,11 +759,21 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
-    bt_err err = bt_cuda_prologue(cuda, args);
+    bt_err err;
     uint32_t rows = 0;
 
-    if (err != BT_OK || launch_cublas(cuda, &c, &err)) {
+    c.plain = wants_cublas(cuda, &c);
+    if ((err = bt_cuda_prologue(cuda, args, c.plain)) != BT_OK) {
         return err;
+    }
+    if (c.plain && launch_cublas(cuda, &c, &err)) {
+        return err;
+    }
+    if (c.plain) {
+        c.plain = false;
+        if ((err = bt_cuda_prologue(cuda, args, false)) != BT_OK) {
+            return err;
+        }
     }
     if (!launch_mma(cuda, &c)) {
         for (uint32_t i = 0; i < c.part_count; i++) {

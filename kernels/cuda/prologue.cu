@@ -1,136 +1,190 @@
 // What happens to a token's row before it meets the weights: RMSNorm if there is one, and INT8.
 #include "kernels/cuda/weight.cuh"
 
-#define THREADS 256
+#define THREADS 512
 #define WARPS (THREADS / 32)
+#define PIECE (THREADS * 4) // columns that a block of threads takes at a time
 
 typedef struct {
     const float *x, *norm;
     size_t x_stride;
     float norm_eps;
     uint32_t cols, padded, act_block; // padded: what ref pads to
-    bool floats;
+    bool floats, plain;               // plain: a8 row by row, for cuBLASLt
     int8_t *a8;
     float *sa, *normed;
     int32_t *sums;
     size_t a8_stride, sa_stride;
 } prologue_args;
 
-static __device__ __forceinline__ uint32_t
-warp_max(uint32_t v)
+static __device__ __forceinline__ float
+value_at(const prologue_args &a, const float *x, uint32_t k, float factor)
 {
-    return __reduce_max_sync(0xffffffffu, v);
+    float v = k < a.cols ? x[k] : 0.0f;
+
+    return a.norm != NULL && k < a.cols ? v * factor * a.norm[k] : v;
 }
 
-// The row, normed, in shared memory: zeros from `cols` to the stride's end.
-static __device__ void
-norm_row(const prologue_args &a, float *row, float *lanes)
+// One of the sixteen lanes of bt_ref_sumsq16, for whole sixteens: loads run ahead of the chain of sums.
+static __device__ __forceinline__ float
+lane16_ahead(const float *x, uint32_t count, uint32_t lane)
 {
-    const float *x = a.x + blockIdx.x * a.x_stride;
-    float factor = 1.0f;
+    float sum = 0.0f;
 
-    for (uint32_t k = threadIdx.x; k < a.a8_stride; k += THREADS) {
-        row[k] = k < a.cols ? x[k] : 0.0f;
+#pragma unroll 16
+    for (uint32_t i = lane; i < count; i += 16) {
+        float v = x[i];
+
+        sum = fmaf(v, v, sum);
     }
-    __syncthreads();
-    if (a.norm == NULL) {
-        return;
-    }
-    if (threadIdx.x < 16) {
-        lanes[threadIdx.x] = bt_cuda_lane16(row, a.cols, threadIdx.x);
-    }
-    __syncthreads();
-    factor = bt_ref_rms_factor(bt_ref_tree16(lanes), a.cols, a.norm_eps);
+    return sum;
+}
+
+static __device__ float
+norm_factor(const prologue_args &a, const float *x, float *row, float *lanes)
+{
     for (uint32_t k = threadIdx.x; k < a.cols; k += THREADS) {
-        row[k] = row[k] * factor * a.norm[k];
+        row[k] = x[k];
     }
     __syncthreads();
+    if (threadIdx.x < 16) {
+        lanes[threadIdx.x] =
+            a.cols % 16 == 0 ? lane16_ahead(row, a.cols, threadIdx.x) : bt_cuda_lane16(row, a.cols, threadIdx.x);
+    }
+    __syncthreads();
+    return bt_ref_rms_factor(bt_ref_tree16(lanes), a.cols, a.norm_eps);
 }
 
-// Codes of every `step`-th 32 columns from `first` on, and their sums.
-static __device__ void
-encode(const prologue_args &a, const float *row, int8_t *a8, uint32_t first, uint32_t step, uint32_t end, float inverse)
+// The largest of v among the `lanes` (a power of two) neighbours that a lane belongs to.
+static __device__ __forceinline__ uint32_t
+max_among(uint32_t v, uint32_t lanes)
 {
-    uint32_t lane = threadIdx.x % 32;
+    for (uint32_t i = 1; i < lanes; i *= 2) {
+        uint32_t other = __shfl_xor_sync(0xffffffffu, v, i);
 
-    for (uint32_t k = first; k < end; k += step) {
-        int8_t code = bt_ref_int8_code(row[k + lane], inverse);
-        int32_t sum = __reduce_add_sync(0xffffffffu, (int32_t)code);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 
-        a8[k + lane] = code;
-        if (lane == 0) {
-            a.sums[k / 32 * a.sa_stride + blockIdx.x] = sum;
-        }
+static __device__ __forceinline__ uint32_t
+amax_of(const float v[4])
+{
+    uint32_t amax = 0;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t bits = bt_bits_of_float(v[i]) & 0x7fffffffu;
+
+        amax = bits > amax ? bits : amax;
+    }
+    return amax;
+}
+
+// Four codes to their place, and the sum of each 32.
+static __device__ __forceinline__ void
+put_codes(const prologue_args &a, const float v[4], float inverse, uint32_t k)
+{
+    uint32_t token = blockIdx.x, packed = 0;
+    int32_t sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int8_t code = bt_ref_int8_code(v[i], inverse);
+
+        packed |= (uint32_t)(uint8_t)code << 8 * i;
+        sum += code;
+    }
+    *(uint32_t *)(a.a8 + (a.plain ? token * a.a8_stride + k : bt_cuda_a8_at(a.a8_stride, token, k))) = packed;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+    if (threadIdx.x % 8 == 0) {
+        a.sums[k / 32 * a.sa_stride + token] = sum;
     }
 }
 
+// The scale of the whole row.
+static __device__ bt_int8_scale
+row_scale(const prologue_args &a, const float *x, float factor, uint32_t *warp_amax)
+{
+    uint32_t amax = 0;
+
+    for (uint32_t k = threadIdx.x * 4; k < a.a8_stride; k += PIECE) {
+        float v[4];
+        uint32_t here;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i] = value_at(a, x, k + i, factor);
+        }
+        here = amax_of(v);
+        amax = here > amax ? here : amax;
+    }
+    amax = __reduce_max_sync(0xffffffffu, amax);
+    if (threadIdx.x % 32 == 0) {
+        warp_amax[threadIdx.x / 32] = amax;
+    }
+    __syncthreads();
+    for (uint32_t i = 0; i < WARPS; i++) {
+        amax = warp_amax[i] > amax ? warp_amax[i] : amax;
+    }
+    return bt_ref_int8_scale(amax);
+}
+
+// A row by a block of threads, or, where no sum goes over it, a piece of a row.
 static __global__ void
-prologue_kernel(prologue_args a)
+__launch_bounds__(THREADS) prologue_kernel(const __grid_constant__ prologue_args a)
 {
     extern __shared__ float row[];
     __shared__ float lanes[16];
     __shared__ uint32_t warp_amax[WARPS];
-    uint32_t token = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, amax = 0;
-    uint32_t width = a.act_block == BT_BLOCK_ROW ? a.padded : a.act_block;
-    int8_t *a8 = a.a8 + token * a.a8_stride;
-    bt_int8_scale whole;
+    uint32_t token = blockIdx.x;
+    const float *x = a.x + token * a.x_stride;
+    float factor = a.norm != NULL ? norm_factor(a, x, row, lanes) : 1.0f;
+    bt_int8_scale whole = {};
 
-    norm_row(a, row, lanes);
+    x = a.norm != NULL ? row : x;
     if (a.floats) {
-        for (uint32_t k = threadIdx.x; k < a.a8_stride; k += THREADS) {
-            a.normed[token * a.a8_stride + k] = row[k];
+        for (uint32_t k = blockIdx.y * THREADS + threadIdx.x; k < a.a8_stride; k += THREADS * gridDim.y) {
+            a.normed[token * a.a8_stride + k] = value_at(a, x, k, factor);
         }
         return;
     }
     if (a.act_block == BT_BLOCK_ROW) {
-        for (uint32_t k = threadIdx.x; k < a.padded; k += THREADS) {
-            uint32_t bits = bt_bits_of_float(row[k]) & 0x7fffffffu;
-
-            amax = bits > amax ? bits : amax;
-        }
-        amax = warp_max(amax);
-        if (lane == 0) {
-            warp_amax[warp] = amax;
-        }
-        __syncthreads();
-        for (uint32_t i = 0; i < WARPS; i++) {
-            amax = warp_amax[i] > amax ? warp_amax[i] : amax;
-        }
-        whole = bt_ref_int8_scale(amax);
+        whole = row_scale(a, x, factor, warp_amax);
         if (threadIdx.x == 0) {
             a.sa[token] = whole.scale;
         }
     }
-    if (a.act_block == BT_BLOCK_ROW) {
-        encode(a, row, a8, warp * 32, WARPS * 32, (uint32_t)a.a8_stride, whole.inverse);
-        return;
-    }
-    for (uint32_t first = warp * width; first < a.a8_stride; first += WARPS * width) { // a warp takes a block
-        uint32_t end = first + width < a.a8_stride ? first + width : (uint32_t)a.a8_stride;
-        bt_int8_scale s;
+    // a8_stride is a multiple of 128: a warp is inside or outside as a whole.
+    for (uint32_t k = blockIdx.y * PIECE + threadIdx.x * 4; k < a.a8_stride; k += PIECE * gridDim.y) {
+        bt_int8_scale s = whole;
+        float v[4];
 
-        amax = 0;
-        for (uint32_t k = first + lane; k < end; k += 32) {
-            uint32_t bits = bt_bits_of_float(row[k]) & 0x7fffffffu;
-
-            amax = bits > amax ? bits : amax;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i] = value_at(a, x, k + i, factor);
         }
-        s = bt_ref_int8_scale(warp_max(amax));
-        if (lane == 0) {
-            a.sa[first / width * a.sa_stride + token] = s.scale;
+        if (a.act_block != BT_BLOCK_ROW) {
+            s = bt_ref_int8_scale(max_among(amax_of(v), a.act_block / 4));
+            if (k % a.act_block == 0) {
+                a.sa[k / a.act_block * a.sa_stride + token] = s.scale;
+            }
         }
-        encode(a, row, a8, first, 32, end, s.inverse);
+        put_codes(a, v, s.inverse, k);
     }
 }
 
 static prologue_args
-args_of(bt_cuda *cuda, const bt_linear_args *l)
+args_of(bt_cuda *cuda, const bt_linear_args *l, bool plain)
 {
     const bt_weight *w = l->weights[0];
     prologue_args a;
 
     a.x = l->x, a.norm = l->norm, a.x_stride = l->x_stride, a.norm_eps = l->norm_eps;
     a.cols = w->cols, a.padded = bt_cols_padded(w->cols), a.act_block = w->format.act_block;
+    a.plain = plain;
     a.floats = w->format.kind != BT_WEIGHT_INT;
     a.a8 = cuda->a8, a.sa = cuda->sa, a.normed = cuda->normed, a.sums = cuda->sums;
     // The stride of this call, not of the widest: what lies behind a row's end is never older than the call.
@@ -139,19 +193,17 @@ args_of(bt_cuda *cuda, const bt_linear_args *l)
 }
 
 bt_err
-bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l)
+bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bool plain)
 {
-    prologue_args a = args_of(cuda, l);
-    size_t shared = a.a8_stride * sizeof(float);
+    prologue_args a = args_of(cuda, l, plain);
+    size_t shared = a.norm != NULL ? a.cols * sizeof(float) : 0;
+    bool whole = a.norm != NULL || (a.act_block == BT_BLOCK_ROW && !a.floats);
+    cudaError_t error = cudaSuccess;
 
     if (shared > 48 * 1024) {
-        cudaError_t error =
-            cudaFuncSetAttribute(prologue_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-
-        if (error != cudaSuccess) {
-            return bt_cuda_check(cuda, error, "a row this wide does not fit in shared memory");
-        }
+        error = cudaFuncSetAttribute(prologue_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     }
-    prologue_kernel<<<l->tokens, THREADS, shared, cuda->stream>>>(a);
-    return bt_cuda_launched(cuda, "prologue");
+    prologue_kernel<<<dim3(l->tokens, whole ? 1 : (unsigned)((a.a8_stride + PIECE - 1) / PIECE)), THREADS, shared,
+                      cuda->stream>>>(a);
+    return bt_cuda_check(cuda, error != cudaSuccess ? error : cudaGetLastError(), "prologue");
 }

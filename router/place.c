@@ -251,6 +251,19 @@ bt_place_decode(const bt_placing *p, const bt_request *request)
     return (bt_decode_place){best[!paired].node, !paired};
 }
 
+// While a decode node reads a prompt, every answer that is written there waits: so many of them weigh as much as the prompt. Tried on the
+// Mooncake trace (12 + 4 nodes, 13 times as fast): within the SLO 27 % where they weigh nothing, 97 % at 64, 98 % at 32, 98.5 % at 16; below 16
+// idle clusters lose more than busy ones win.
+#define ANSWERS_WORTH 16u
+
+static uint64_t
+cost_here(const bt_placing *p, const bt_node *decode, uint32_t tokens)
+{
+    uint64_t time = reading_time(p, decode, tokens);
+
+    return time + time * decode->requests / ANSWERS_WORTH;
+}
+
 bt_prefill_place
 bt_place_prefill(const bt_placing *p, const bt_request *request, uint32_t decode, uint32_t tokens)
 {
@@ -271,7 +284,7 @@ bt_place_prefill(const bt_placing *p, const bt_request *request, uint32_t decode
     if (none || best.failed || tokens < p->limits->remote_tokens_min)
         return (bt_prefill_place){.node = BT_REQUEST_NONE, .tokens = tokens};
     time = best.cost + (uint64_t)tokens * 1000000 / bt_registry_transfer_rate(p->registry, at);
-    if (p->limits->place == BT_PLACE_OURS && time + time / 8 >= reading_time(p, at, tokens))
+    if (p->limits->place == BT_PLACE_OURS && time + time / 8 >= cost_here(p, at, tokens))
         return (bt_prefill_place){.node = BT_REQUEST_NONE, .tokens = tokens};
     return (bt_prefill_place){.node = best.node, .tokens = there};
 }

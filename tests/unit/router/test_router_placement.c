@@ -171,6 +171,17 @@ finish(uint64_t tag)
     ck_assert(all[tag].over);
 }
 
+// Its answer is being written.
+static void
+begin(uint64_t tag)
+{
+    bt_token_result token = {.id = 5};
+    bt_tokens_entry entry = {.request = all[tag].id, .count = 1, .results = &token};
+    uint32_t node = all[tag].decode;
+
+    hear(node, (bt_message){.kind = BT_MESSAGE_TOKENS, .tokens = {++numbers[node], 1, &entry}});
+}
+
 typedef struct {
     uint64_t least, most, sum;
 } spread;
@@ -498,6 +509,36 @@ START_TEST(what_a_decode_node_has_of_a_prompt_spares_no_prefill_node_the_reading
 }
 END_TEST
 
+// One node of each kind. How many prompts of one moment go to the prefill node before the decode node reads one itself?
+static uint32_t
+count_remote(uint32_t answers)
+{
+    uint32_t count = 0;
+
+    setup_with((bt_router_limits){.inexact = true});
+    meet_all(1, 1);
+    for (uint64_t tag = 0; tag < answers; tag++) {
+        arrive(tag, 32, 0, 0, 0);
+        ck_assert_uint_eq(all[tag].prefill, BT_REQUEST_NONE);
+        begin(tag);
+    }
+    do
+        arrive(answers + count, 2048, 0, 0, 0);
+    while (all[answers + count].prefill != BT_REQUEST_NONE && ++count < 100);
+    teardown();
+    return count;
+}
+
+START_TEST(a_prompt_is_read_where_answers_are_written_the_less_the_more_they_are)
+{
+    uint32_t idle = count_remote(0), busy = count_remote(64);
+
+    ck_assert_uint_ge(idle, 2);
+    ck_assert_uint_ge(busy, 3 * idle);
+    ck_assert_uint_lt(busy, 50);
+}
+END_TEST
+
 int
 main(void)
 {
@@ -519,6 +560,7 @@ main(void)
     tcase_add_test(cases, a_session_stays_where_it_was_until_that_node_has_too_much);
     tcase_add_test(cases, a_node_that_was_restarted_is_no_longer_looked_for_what_it_had);
     tcase_add_test(cases, what_a_decode_node_has_of_a_prompt_spares_no_prefill_node_the_reading);
+    tcase_add_test(cases, a_prompt_is_read_where_answers_are_written_the_less_the_more_they_are);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);
 }

@@ -40,9 +40,10 @@ bt_breaker_allows(const bt_breaker *breaker, bt_time now)
 bool
 bt_breaker_begin(bt_breaker *breaker, bt_time now)
 {
-    assert(bt_breaker_allows(breaker, now));
-    breaker->probing = breaker->open;
-    return breaker->probing;
+    bool probe = breaker->open && bt_breaker_allows(breaker, now);
+
+    breaker->probing |= probe;
+    return probe;
 }
 
 void

@@ -42,7 +42,7 @@ void bt_breaker_fill_defaults(bt_breaker_limits *limits);
 bt_breaker_state bt_breaker_look(const bt_breaker *breaker, bt_time now);
 // May the node be given a request now?
 bool bt_breaker_allows(const bt_breaker *breaker, bt_time now);
-// It is given one. True when that is the probe: then exactly one call of end_probe or note(probe) follows.
+// It is given one, allowed or not. True when that is the probe: then exactly one call of end_probe or note(probe) follows.
 bool bt_breaker_begin(bt_breaker *breaker, bt_time now);
 // The probe came to nothing: cancelled, refused for lack of room.
 void bt_breaker_end_probe(bt_breaker *breaker);

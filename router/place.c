@@ -65,8 +65,7 @@ could_take(const bt_node *node, const bt_request *request, uint32_t blocks)
 static bool
 takes_now(const bt_placing *p, const bt_node *node, uint32_t blocks)
 {
-    return node->busy_until <= p->now && bt_breaker_allows(&node->breaker, p->now) &&
-           (has_room(node, blocks) || node->reserving < lookahead(node));
+    return node->busy_until <= p->now && (has_room(node, blocks) || node->reserving < lookahead(node));
 }
 
 // Microseconds until the node has read its queue and so many tokens more.
@@ -223,21 +222,24 @@ decode_choice(const bt_placing *p, const bt_request *request, uint32_t number)
                     .tie = tie_of(p, node, request)};
 }
 
-bt_decode_place
-bt_place_decode(const bt_placing *p, const bt_request *request)
+// Among nodes that their breakers let, or among all; `found` when there is one that could take it, now or later.
+static bt_decode_place
+choose_decode(const bt_placing *p, const bt_request *request, bool all, bool *found)
 {
     // [0] with a prefill node where it needs one, [1] whatever the weights
     choice best[2] = {{.node = BT_REQUEST_NONE}, {.node = BT_REQUEST_NONE}};
     bool paired = false;
 
+    *found = false;
     for (uint32_t i = 0; i < p->registry->decodes.count; i++) {
         choice c = decode_choice(p, request, p->registry->decodes.nodes[i]);
         const bt_node *node = &p->registry->nodes[c.node];
         uint32_t blocks = bt_registry_worst_blocks(node, request);
         bool takes = takes_now(p, node, blocks), full = false, alone = false;
 
-        if (!could_take(node, request, blocks))
+        if (!could_take(node, request, blocks) || (!all && !bt_breaker_allows(&node->breaker, p->now)))
             continue;
+        *found = true;
         if (paired && (!takes || !is_better(&c, &best[0])))
             continue; // whatever its prefill nodes do
         if (must_be_remote(p, node) && may_be_remote(request))
@@ -249,6 +251,16 @@ bt_place_decode(const bt_placing *p, const bt_request *request)
             keep_better(&best[1], &c);
     }
     return (bt_decode_place){best[!paired].node, !paired};
+}
+
+// Where no node can be trusted, passing all of them over helps nobody.
+bt_decode_place
+bt_place_decode(const bt_placing *p, const bt_request *request)
+{
+    bool found;
+    bt_decode_place place = choose_decode(p, request, false, &found);
+
+    return found ? place : choose_decode(p, request, true, &found);
 }
 
 // While a decode node reads a prompt, every answer that is written there waits: so many of them weigh as much as the prompt. Tried on the

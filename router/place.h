@@ -13,7 +13,8 @@
 // another is shorter, so that a beginning that all prompts share is read at more and more nodes. Prompts to be scored stay at the decode
 // node.
 //
-// A node that failed this very request, or whose breaker does not let it, is the last choice or none.
+// A node that failed this very request is the last choice. One whose breaker does not let it is none, unless no decode node is let: an
+// only node that fails is asked all the same.
 #pragma once
 
 #include "router/affinity.h"

@@ -520,21 +520,32 @@ breaker_of(uint32_t node)
     return seen.breaker;
 }
 
-START_TEST(an_open_breaker_is_passed_over_and_one_probe_closes_it) // B4, B9, D12
+// Node 0 fails until its breaker is open; node 1 is well, and full.
+static void
+open_the_breaker_beside_a_full_node(void)
 {
-    bt_request_id probe, others[2];
-
     node_arrives(0, 2, 8);
     fail_often(0, 1);
     ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
-    probe = arrive_plain(10); // nobody else is there: it waits
+    node_queue = 0;
+    node_arrives(1, 1, 4);
+    arrive_plain(9);
+    ck_assert_uint_eq(find(BT_ROUTER_TO_NODE)->to_node.node, 1);
+}
+
+START_TEST(an_open_breaker_is_passed_over_and_one_probe_closes_it) // B4, B9, D12
+{
+    bt_request_id probe, other;
+
+    open_the_breaker_beside_a_full_node();
+    probe = arrive_plain(10); // waits
     ck_assert_ptr_null(find_message(BT_MESSAGE_RESERVE));
-    others[0] = arrive_plain(11);
+    other = arrive_plain(11);
     while (find_message(BT_MESSAGE_RESERVE) == NULL && now < 20 * BT_SECOND) {
         now = bt_router_next_deadline(router);
         feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
-        if (find_message(BT_MESSAGE_RESERVE) == NULL)
-            hear(0, &(bt_message){.kind = BT_MESSAGE_HEARTBEAT});
+        for (uint32_t node = 0; node < 2 && find_message(BT_MESSAGE_RESERVE) == NULL; node++)
+            hear(node, &(bt_message){.kind = BT_MESSAGE_HEARTBEAT});
     }
     ck_assert_int_eq(now, 6 * BT_SECOND);
     ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.request.slot, probe.slot);
@@ -543,7 +554,7 @@ START_TEST(an_open_breaker_is_passed_over_and_one_probe_closes_it) // B4, B9, D1
     ck_assert_ptr_null(find_message(BT_MESSAGE_RESERVE));
     tokens(0, attempt(probe, 1), 0, 1, BT_FINISH_NONE);
     ck_assert_int_eq(breaker_of(0), BT_BREAKER_CLOSED);
-    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.request.slot, others[0].slot); // used again
+    ck_assert_uint_eq(find_message(BT_MESSAGE_RESERVE)->reserve.request.slot, other.slot); // used again
 }
 END_TEST
 
@@ -551,8 +562,7 @@ START_TEST(a_probe_that_is_cancelled_leaves_the_way_free_for_the_next)
 {
     bt_request_id id;
 
-    node_arrives(0, 2, 8);
-    fail_often(0, 1);
+    open_the_breaker_beside_a_full_node();
     now += 5 * BT_SECOND;
     id = arrive_plain(10);
     ck_assert_ptr_nonnull(find_message(BT_MESSAGE_RESERVE));
@@ -565,6 +575,26 @@ START_TEST(a_probe_that_is_cancelled_leaves_the_way_free_for_the_next)
     now += 6 * BT_SECOND;
     feed(&(bt_router_event){.kind = BT_ROUTER_TICK});
     ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
+}
+END_TEST
+
+START_TEST(an_only_node_is_asked_though_its_breaker_is_open)
+{
+    bt_request_id id;
+
+    node_arrives(0, 2, 8);
+    fail_often(0, 1);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN);
+    id = arrive_plain(10);
+    ck_assert_ptr_nonnull(find_message(BT_MESSAGE_RESERVE));
+    ticket(0, attempt(id, 1), BT_OK);
+    tokens(0, attempt(id, 1), 0, 8, BT_FINISH_LENGTH);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_OPEN); // that was no probe
+    now += 5 * BT_SECOND;
+    id = arrive_plain(11);
+    ticket(0, attempt(id, 1), BT_OK);
+    tokens(0, attempt(id, 1), 0, 1, BT_FINISH_NONE);
+    ck_assert_int_eq(breaker_of(0), BT_BREAKER_CLOSED);
 }
 END_TEST
 
@@ -903,6 +933,7 @@ main(void)
     tcase_add_test(all, no_more_than_a_tenth_of_all_requests_is_tried_again);
     tcase_add_test(all, an_open_breaker_is_passed_over_and_one_probe_closes_it);
     tcase_add_test(all, a_probe_that_is_cancelled_leaves_the_way_free_for_the_next);
+    tcase_add_test(all, an_only_node_is_asked_though_its_breaker_is_open);
     tcase_add_test(all, the_next_best_node_is_taken_while_a_breaker_is_open_and_a_new_program_is_trusted);
     tcase_add_test(all, a_thousand_bad_requests_open_no_breaker);
     tcase_add_test(all, a_lost_message_is_noticed_at_the_next_or_at_the_heartbeat);

@@ -17,6 +17,7 @@
 
 typedef struct {
     const char *name, *link;
+    const char *status; // its own HTTP, HOST:PORT; NULL or "" = none
     bt_node_role role;
 } bt_router_address;
 

@@ -2,7 +2,7 @@
 //
 //     {"cluster": "demo", "router": "r1", "ready": true, "draining": false, "model": {"name": …, "context": …},
 //      "requests": {"running": 0, "queued": 0}, "nodes": [
-//        {"name": "d1", "role": "decode", "link": "tcp://…", "state": "ready", "epoch": "…", "heard_ms": 12,
+//        {"name": "d1", "role": "decode", "link": "tcp://…", "status": "10.0.0.11:9100", "state": "ready", "epoch": "…", "heard_ms": 12,
 //         "sequences": 16, "running": 1, "queued": 0, "requests": 1, "prompts": 0,
 //         "kv": {"blocks": 4096, "free": 4000, "block_tokens": 32}, "context": 8192, "prefill_tokens_per_s": 900, "breaker": "closed",
 //         "fetches_from": ["p1"]},
@@ -108,6 +108,9 @@ put_node(const bt_router_http *http, const bt_router *core, uint32_t index, uint
     }
     if (as != NULL) {
         bt_json_put_text(w, "link", bt_str_of(as->link));
+        if (as->status != NULL && as->status[0] != 0) {
+            bt_json_put_text(w, "status", bt_str_of(as->status));
+        }
     }
     bt_json_put_text(w, "state", bt_str_of(state_name(&node)));
     if (said) {
@@ -156,6 +159,7 @@ bt_router_http_write_cluster(bt_router_http *http, bt_buf *out)
     bt_json_begin_array(&w, "nodes");
     for (uint32_t i = 0; i < nodes; i++) {
         put_node(http, core, i, nodes, &w);
+        bt_buf_append_char(out, '\n'); // a line each, for persons and for readers of lines
     }
     bt_json_end(&w);
     bt_json_end(&w);

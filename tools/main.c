@@ -24,6 +24,7 @@ static const command commands[] = {
     {"render", bt_render_main, "a JSON array of messages on stdin to the prompt text"},
     {"eval", bt_eval_main, "perplexity, and the distance of a fast path from the exact one"},
     {"bench", bt_bench_main, "measure an engine, any OpenAI server, the transfer of KV blocks, or the router"},
+    {"top", bt_top_main, "show a cluster live in the terminal"},
     {"sim", bt_sim_main, "replay a trace of requests on a cluster in virtual time"},
 };
 #define COMMANDS (sizeof commands / sizeof *commands)

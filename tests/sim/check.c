@@ -135,6 +135,17 @@ check_prompt_lease(world *w, uint32_t self, const bt_prefill_core *core, const b
 }
 
 static void
+check_idle_prefill(world *w, const bt_prefill_core *core)
+{
+    const bt_prompt *first = core->prompts.queued > 0 ? &core->prompts.slots[core->prompts.queue_first] : NULL;
+
+    for (uint32_t i = 0; !core->stepping && i < core->prompts.capacity; i++)
+        MUST(w, core->prompts.slots[i].state != BT_PROMPT_READING);
+    if (first != NULL)
+        MUST(w, bt_kv_blocks_for(first->count, WORLD_BLOCK) > bt_kv_pool_available(core->pool));
+}
+
+static void
 check_prefill(world *w, uint32_t self)
 {
     const bt_prefill_core *core = w->members[self].prefill;
@@ -143,6 +154,7 @@ check_prefill(world *w, uint32_t self)
 
     if (!bt_prefill_core_sound(core, &why))
         world_fail(w, __FILE__, __LINE__, "prefill node: %s", why.text);
+    check_idle_prefill(w, core);
     bt_prefill_core_get_stats(core, &stats);
     if (!w->lossy)
         MUST(w, stats.bad_messages == 0);
@@ -192,6 +204,20 @@ check_sequence(world *w, uint32_t self, const bt_decode_core *core, const bt_seq
         MUST(w, sequence->fetch.landed == sequence->fetch.offered && !sequence->fetch.last);
 }
 
+// Who could be in a step is in one, and the first of the queue has no room.
+static void
+check_idle_decode(world *w, const bt_decode_core *core)
+{
+    const bt_sequence *first = core->sequences.queued > 0 ? &core->sequences.slots[core->sequences.queue_first] : NULL;
+
+    for (uint32_t i = 0; !core->stepping && i < core->sequences.capacity; i++)
+        MUST(w, core->sequences.slots[i].state != BT_SEQUENCE_PREFILLING &&
+                    core->sequences.slots[i].state != BT_SEQUENCE_DECODING);
+    if (first != NULL && !core->unfinished && core->sequences.with_room < core->limits.sequences)
+        MUST(w, core->room.promised + bt_room_worst(&core->room, first->prompt_count, first->max_tokens) >
+                    bt_kv_pool_available(core->room.pool));
+}
+
 static void
 check_decode(world *w, uint32_t self)
 {
@@ -205,6 +231,7 @@ check_decode(world *w, uint32_t self)
     if (!w->lossy)
         MUST(w, stats.bad_messages == 0);
     check_landing(w, self);
+    check_idle_decode(w, core);
     for (uint32_t i = 0; i < core->sequences.capacity; i++) {
         const bt_sequence *sequence = &core->sequences.slots[i];
 
@@ -343,7 +370,8 @@ check_sequences_alone(world *w, uint32_t self)
 
         if (sequence->state != BT_SEQUENCE_FREE && sequence->state != BT_SEQUENCE_ENDING) {
             conn = good_link(w, self, sequence->peer);
-            alone = conn != NULL && !is_wanted(w, self, sequence);
+            // Wanted, and once it has room told at once where its prompt comes from.
+            alone = conn != NULL && (!is_wanted(w, self, sequence) || sequence->state == BT_SEQUENCE_GRANTED);
         }
         if (conn != NULL && !alone && sequence->state == BT_SEQUENCE_FETCHING) {
             conn = good_link(w, self, sequence->fetch.source);
@@ -351,6 +379,18 @@ check_sequences_alone(world *w, uint32_t self)
         }
         check_alone(w, "sequence", self, i, conn, alone);
     }
+}
+
+// Has the node written more than its router has heard of, for too long?
+static bool
+is_behind(const world *w, world_shadow *shadow, const bt_request *request, const bt_sequence *sequence)
+{
+    if (shadow->answer != request->answer_count || shadow->answer_since == 0 ||
+        bt_sequence_answer(sequence) <= request->answer_count) {
+        shadow->answer = request->answer_count;
+        shadow->answer_since = w->now;
+    }
+    return w->now - shadow->answer_since > ALONE_MAX;
 }
 
 static void
@@ -361,15 +401,18 @@ check_requests_alone(world *w, uint32_t self)
     for (uint32_t i = 0; i < router->requests.capacity; i++) {
         const bt_request *request = &router->requests.slots[i];
         const world_conn *conn = bt_request_at_node(request) ? good_link(w, self, request->node) : NULL;
-        bool alone = false;
+        world_shadow *shadow = &w->members[self].shadows[i];
+        const bt_sequence *sequence = NULL;
 
-        if (conn != NULL) {
-            uint32_t node = w->member_of[self][request->node];
-
-            alone = bt_sequences_find(&w->members[node].decode->sequences, conn->peer[1],
-                                      bt_requests_attempt(&router->requests, request)) == NULL;
-        }
-        check_alone(w, "request", self, i, conn, alone);
+        if (conn != NULL)
+            sequence = bt_sequences_find(&w->members[w->member_of[self][request->node]].decode->sequences,
+                                         conn->peer[1], bt_requests_attempt(&router->requests, request));
+        check_alone(w, "request", self, i, conn, conn != NULL && sequence == NULL);
+        if (sequence == NULL)
+            shadow->answer_since = 0;
+        else if (is_behind(w, shadow, request, sequence))
+            world_fail(w, __FILE__, __LINE__, "request %u has not heard of what was written for it since %.3f s", i,
+                       (double)shadow->answer_since / (double)BT_SECOND);
     }
 }
 

@@ -149,12 +149,26 @@ world_lose_clients(world *w, uint32_t router)
 
 // --- what they ask -----------------------------------------------------------------------------------------------------------
 
+// A prompt that goes on from what another client has asked and heard.
+static void
+draw_next_turn(world *w, world_client *client, const world_client *before)
+{
+    uint32_t said = before->prompt + before->answer;
+
+    for (uint32_t i = 0; i < client->prompt; i++)
+        client->ids[i] = i < said ? before->ids[i] % WORLD_VOCAB : (int32_t)bt_rng_below(&w->rng, WORLD_VOCAB);
+}
+
 // Prompts of a few families begin alike, some to their last token.
 static void
 draw_prompt(world *w, world_client *client)
 {
     uint32_t family = draw(w, 0, 3), shared = draw(w, 0, client->prompt);
 
+    if (w->client_count > 1 && one_in(w, 4)) {
+        draw_next_turn(w, client, &w->clients[draw(w, 0, w->client_count - 2)]);
+        return;
+    }
     for (uint32_t i = 0; i < client->prompt; i++)
         client->ids[i] = i < shared ? (int32_t)(bt_mix64(family * 1000u + i) % WORLD_VOCAB)
                                     : (int32_t)bt_rng_below(&w->rng, WORLD_VOCAB);

@@ -26,6 +26,7 @@ tune(world *w)
     w->router_limits.place = s->place;
     w->router_limits.degrade_after = s->degrade_after != 0 ? s->degrade_after : 50 * BT_MILLISECOND;
     w->prefill_limits.prompts = or (s->prompts, 8);
+    w->prefill_limits.hold_max = s->hold_max;
     w->prefill_limits.sequences = w->prefill_limits.logit_rows = 4;
     w->prefill_limits.chunk_tokens = or (s->prefill_chunk, 8);
     w->prefill_limits.blocks = or (s->prefill_blocks, 64);

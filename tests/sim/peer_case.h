@@ -28,6 +28,7 @@ typedef struct {
     bt_place_policy place;
     uint64_t prefill_layout; // 2
     bt_time degrade_after;   // 50 ms
+    bt_time hold_max;        // of a prefill node; ten leases
     uint32_t one_in[WORLD_FAULTS];
 } case_sizes;
 

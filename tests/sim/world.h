@@ -158,6 +158,8 @@ typedef struct {
 typedef struct {
     uint32_t state, generation, attempt;
     bt_time orphan_since; // 0 = it has its partner
+    uint32_t answer;      // tokens that the client has, and since when
+    bt_time answer_since;
 } world_shadow;
 
 typedef enum { WORLD_LINK_GOOD, WORLD_LINK_ANEW, WORLD_LINK_CLOSES } world_link_state;

@@ -209,8 +209,53 @@ weigh_columns(const attention_call &c, attend_warp<STEPS, NT> &s, columns<NT> &q
 // Row g of M tile j of a pair of 32 dims is dim 4g + j, row g + 8 is 32 dims on: a lane loads four dims at once.
 template <int STEPS, int NT>
 static __device__ __forceinline__ void
+load_values(const attention_call &c, const attend_warp<STEPS, NT> &s, uint32_t kv_head, uint32_t tile, int pair,
+            uint4 v[2][2][2]) // [keys][quad][half]
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t in_tile = i * 16 + t * 4, slot = (tile + in_tile) % c.l.block_tokens;
+        const uint8_t *from = s.layers[in_tile] + c.l.v_offset + kv_head * c.l.v_head_bytes +
+                              ((size_t)slot / 4 * STEPS * 32 + pair * 64 + g * 4) * 4;
+
+        v[i / 2][i % 2][0] = bt_load_once(from);
+        v[i / 2][i % 2][1] = bt_load_once(from + 32 * 4);
+    }
+}
+
+// One warp with few queries waits for memory alone: V comes while scores are computed.
+template <int STEPS, int NT> struct early {
+    static const bool value = NT == 1 && STEPS <= 4;
+    static const int pairs = NT == 1 && STEPS <= 4 ? STEPS / 2 : 1;
+};
+
+// What the next tile needs, into the L2 cache: a key's row a lane, and as much of V.
+template <int STEPS>
+static __device__ __forceinline__ void
+prefetch_tile(const attention_call &c, uint32_t row, uint32_t kv_head, uint32_t tile, uint32_t end)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t key = tile + lane + i * 32;
+
+        if (key < end) {
+            const uint8_t *layer = block_of(c, row, key);
+            uint32_t slot = key % c.l.block_tokens;
+
+            bt_prefetch(layer + kv_head * c.l.k_head_bytes + (size_t)slot * STEPS * 32);
+            bt_prefetch(layer + c.l.v_offset + kv_head * c.l.v_head_bytes + (size_t)slot * STEPS * 32);
+        }
+    }
+}
+
+template <int STEPS, int NT>
+static __device__ __forceinline__ void
 values(const attention_call &c, const attend_warp<STEPS, NT> &s, const columns<NT> &q, uint32_t kv_head, uint32_t tile,
-       float acc[STEPS * 2][NT][4])
+       const uint4 come[early<STEPS, NT>::pairs][2][2][2], float acc[STEPS * 2][NT][4])
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t b[2][NT][2];
@@ -226,19 +271,19 @@ values(const attention_call &c, const attend_warp<STEPS, NT> &s, const columns<N
 #pragma unroll
     for (int pair = 0; pair < STEPS / 2; pair++) { // 64 dims
         int32_t dot[4][NT][4] = {};
+        uint4 here[2][2][2];
 
+        if (!early<STEPS, NT>::value) {
+            load_values<STEPS, NT>(c, s, kv_head, tile, pair, here);
+        }
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            uint4 v[2][2]; // [quad][half]
+            uint4 v[2][2];
 
 #pragma unroll
-            for (int quad = 0; quad < 2; quad++) {
-                uint32_t in_tile = k * 32 + quad * 16 + t * 4, slot = (tile + in_tile) % c.l.block_tokens;
-                const uint8_t *from = s.layers[in_tile] + c.l.v_offset + kv_head * c.l.v_head_bytes +
-                                      ((size_t)slot / 4 * STEPS * 32 + pair * 64 + g * 4) * 4;
-
-                v[quad][0] = bt_load_once(from);
-                v[quad][1] = bt_load_once(from + 32 * 4);
+            for (int i = 0; i < 4; i++) {
+                v[i / 2][i % 2] = early<STEPS, NT>::value ? come[early<STEPS, NT>::value ? pair : 0][k][i / 2][i % 2]
+                                                          : here[k][i / 2][i % 2];
             }
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -452,9 +497,18 @@ __launch_bounds__(BT_MMA_WARPS * 32)
                 s.layers[lane + i * 32] = block_of(c, row, key);
             }
             __syncwarp();
+            uint4 come[early<STEPS, NT>::pairs][2][2][2];
+
+            if (early<STEPS, NT>::value) {
+#pragma unroll
+                for (int pair = 0; pair < early<STEPS, NT>::pairs; pair++) {
+                    load_values<STEPS, NT>(c, s, kv_head, tile, pair, come[pair]);
+                }
+                prefetch_tile<STEPS>(c, row, kv_head, tile + 64, end_all);
+            }
             scores<STEPS, NT>(c, s, kv_head, tile, u);
             weigh_columns<STEPS, NT>(c, s, q, kv_head, tile, u);
-            values<STEPS, NT>(c, s, q, kv_head, tile, acc);
+            values<STEPS, NT>(c, s, q, kv_head, tile, come, acc);
         }
         if (c.splits != 0) {
             store_partial<STEPS, NT>(c, q, row, columns_here, kv_head, split, acc);

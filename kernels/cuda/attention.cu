@@ -559,6 +559,8 @@ __launch_bounds__(THREADS) attend_kernel(const __grid_constant__ attention_call 
     }
 }
 
+#define AHEAD 8u // splits that merge_kernel loads at once
+
 static __global__ void
 merge_kernel(const __grid_constant__ attention_call c)
 {
@@ -572,22 +574,34 @@ merge_kernel(const __grid_constant__ attention_call c)
     if (d >= c.a.head_dim) {
         return;
     }
-    for (uint32_t split = 0; split < splits; split++, p += floats) {
-        float other = p[BT_PARTIAL_MAX], n = other > m ? other : m, a, b;
+    for (uint32_t first = 0; first < splits; first += AHEAD) {
+        float max[AHEAD], sum[AHEAD], there[AHEAD], value[AHEAD];
 
-        if (p[BT_PARTIAL_SEEN] == 0.0f) {
-            continue;
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) { // all on their way before the first is needed
+            const float *at = p + (first + i < splits ? first + i : first) * floats;
+
+            max[i] = at[BT_PARTIAL_MAX], sum[i] = at[BT_PARTIAL_SUM], there[i] = at[BT_PARTIAL_SEEN];
+            value[i] = at[BT_PARTIAL_HEAD + d];
         }
-        if (!seen) {
-            m = other, l = p[BT_PARTIAL_SUM], acc = p[BT_PARTIAL_HEAD + d];
-            seen = true;
-            continue;
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            float n = max[i] > m ? max[i] : m, a, b;
+
+            if (first + i >= splits || there[i] == 0.0f) {
+                continue;
+            }
+            if (!seen) {
+                m = max[i], l = sum[i], acc = value[i];
+                seen = true;
+                continue;
+            }
+            a = bt_ref_exp2(m - n);
+            b = bt_ref_exp2(max[i] - n);
+            m = n;
+            l = fmaf(l, a, sum[i] * b);
+            acc = fmaf(acc, a, value[i] * b);
         }
-        a = bt_ref_exp2(m - n);
-        b = bt_ref_exp2(other - n);
-        m = n;
-        l = fmaf(l, a, p[BT_PARTIAL_SUM] * b);
-        acc = fmaf(acc, a, p[BT_PARTIAL_HEAD + d] * b);
     }
     c.a.out[row * c.a.out_stride + (size_t)head * c.a.head_dim + d] = acc * (1.0f / l);
 }

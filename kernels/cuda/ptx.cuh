@@ -49,3 +49,39 @@ bt_load_once(const void *from)
                  : "l"(from));
     return v;
 }
+
+// Sixteen bytes into shared memory, on their way from now on; zeros where `there` is false (`from` must be readable then, too).
+static __device__ __forceinline__ void
+bt_copy16(void *to, const void *from, bool there)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
+}
+
+static __device__ __forceinline__ void
+bt_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;");
+}
+
+// All but the last N groups of this thread's copies have come.
+template <int N>
+static __device__ __forceinline__ void
+bt_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N));
+}
+
+static __device__ __forceinline__ void
+bt_bar_sync(uint32_t barrier, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Into the L2 cache, some time.
+static __device__ __forceinline__ void
+bt_prefetch(const void *what)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(what));
+}

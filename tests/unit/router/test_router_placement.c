@@ -100,11 +100,12 @@ feed(const bt_router_event *event)
 {
     bt_router_step(router, now, event, acts);
     if (acts->count > 0) {
-        bt_router_actions *mine = malloc(sizeof *mine);
+        uint32_t count = acts->count; // what nodes answer is the next step
+        bt_router_action *mine = malloc(count * sizeof *mine);
 
-        memcpy(mine, acts, sizeof *mine);
-        for (uint32_t i = 0; i < mine->count; i++)
-            act(&mine->action[i]);
+        memcpy(mine, acts->action, count * sizeof *mine);
+        for (uint32_t i = 0; i < count; i++)
+            act(&mine[i]);
         free(mine);
     }
 }

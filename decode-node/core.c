@@ -185,10 +185,11 @@ bt_decode_free_unused(bt_decode_core *core, bt_sequence *sequence)
 static void
 note_end(bt_decode_core *core, const bt_sequence *sequence, bt_finish finish, bt_err err)
 {
-    bt_decode_ended *note = &core->out->ended[core->out->ended_count];
+    bt_decode_ended *note;
 
     if (core->out->ended_count++ >= BT_DECODE_ENDED_MAX)
         return;
+    note = &core->out->ended[core->out->ended_count - 1];
     *note = (bt_decode_ended){.peer = sequence->peer,
                               .source = sequence->fetch.source != 0 ? sequence->fetch.source : BT_DECODE_PEERS_MAX,
                               .finish = finish,

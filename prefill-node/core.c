@@ -180,10 +180,11 @@ bt_prefill_free(bt_prefill_core *core, bt_prompt *prompt)
 void
 bt_prefill_note_end(bt_prefill_core *core, const bt_prompt *prompt, bt_finish finish, bt_err err)
 {
-    bt_prefill_ended *note = &core->out->ended[core->out->ended_count];
+    bt_prefill_ended *note;
 
     if (core->out->ended_count++ >= BT_PREFILL_ENDED_MAX)
         return;
+    note = &core->out->ended[core->out->ended_count - 1];
     *note = (bt_prefill_ended){.finish = finish,
                                .err = err,
                                .tokens = prompt->count,

@@ -57,6 +57,10 @@ def test_without_a_terminal_pictures_follow_each_other_until_it_is_told_to_stop(
         text = ''.join(lines) + rest
         assert '\033' not in text and text.count('test  router r1 ready') >= 2
         assert re.search(r'^d1 +decode +ready +\d+ +\d+ +\d+/\d+ .*from p1$', text, re.M)
+    p = subprocess.Popen([BATON, 'top', pair.router.url, '--json', '--interval', '0.1'], stdout=subprocess.PIPE, text=True)
+    views = [json.loads(p.stdout.readline()) for _ in range(3)]
+    p.stdout.close()  # as `| head -3` does
+    assert p.wait(10) in (0, 1) and [v['router'] for v in views] == ['r1'] * 3
     once = top(pair.router.url, '--once', '--interval', '0.1')
     assert len(once.splitlines()) == 6 + 2 and once.startswith('test  router r1 ready, up ')
 

@@ -85,7 +85,7 @@ typedef struct {
     bool colors;
 } page;
 
-// Cut by characters, not bytes: names are ASCII, and what this file adds is too.
+// Names and words of others go onto a terminal: nothing that it would obey, and a byte a column.
 static void
 line(page *p, const char *color, const char *text)
 {
@@ -96,7 +96,9 @@ line(page *p, const char *color, const char *text)
     if (p->colors && color != NULL) {
         bt_buf_append_text(p->out, color);
     }
-    bt_buf_printf(p->out, "%.*s", (int)p->columns, text);
+    for (unsigned i = 0; i < p->columns && text[i] != 0; i++) {
+        bt_buf_append_char(p->out, text[i] < ' ' || text[i] > '~' ? '?' : text[i]);
+    }
     if (p->colors && color != NULL) {
         bt_buf_append_text(p->out, "\033[0m");
     }

@@ -201,9 +201,6 @@ copy_text(const bt_json_at *from, const char *key, char *out, size_t bytes)
 
     bt_json_maybe_text(from, key, &text, NULL);
     snprintf(out, bytes, "%.*s", (int)text.len, text.data);
-    for (char *c = out; *c != 0; c++) { // onto a terminal: nothing that it would obey
-        *c = *c < ' ' || *c > '~' ? '?' : *c;
-    }
 }
 
 static double

@@ -155,6 +155,18 @@ START_TEST(a_picture_fits_its_terminal)
 }
 END_TEST
 
+START_TEST(nobodys_name_moves_the_cursor)
+{
+    fill_view(1);
+    strcpy(view.model, "m\033[2J\r\xc3\xa9");
+    strcpy(view.nodes[0].transport, "shm\n\033]0;x\a");
+    bt_top_write_text(&view, "no\troute", 300, 0, true, "\n", &out);
+    ck_assert_ptr_nonnull(strstr(out.data, "model m?[2J???"));
+    ck_assert_ptr_nonnull(strstr(out.data, "shm??]0;x?"));
+    ck_assert_uint_eq(lines_of(400), 7 + 1);
+}
+END_TEST
+
 START_TEST(what_is_not_known_is_null_and_a_dash)
 {
     bt_json *document;
@@ -189,6 +201,7 @@ main(void)
     tcase_add_test(cases, texts_that_end_anywhere_are_read_without_harm);
     tcase_add_test(cases, quantiles_are_of_what_came_between_two_scrapes);
     tcase_add_test(cases, a_picture_fits_its_terminal);
+    tcase_add_test(cases, nobodys_name_moves_the_cursor);
     tcase_add_test(cases, what_is_not_known_is_null_and_a_dash);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);

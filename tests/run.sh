@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # run.sh [STAGE…]: installs what is missing, builds and runs all that CI runs. Stages, cheap first:
-#   tidy build unit asan tsan fuzz e2e real        (default: all)
+#   tidy build unit asan tsan fuzz e2e fault real        (default: all)
 # The last line counts: "N passed, N failed, N skipped". Outside data is looked for in $BATON_DATA or ../shared/data; what
 # needs it is skipped without it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-stages=${*:-tidy build unit asan tsan fuzz e2e real}
+stages=${*:-tidy build unit asan tsan fuzz e2e fault real}
 passed=0 failed=0 skipped=0
 names_failed=""
 export BT_COMMIT=${BT_COMMIT:-$(git rev-parse HEAD 2>/dev/null)} # seeds that no commit before this one met
@@ -67,6 +67,7 @@ for stage in $stages; do
     tsan) step build-tsan configure tsan tests_threads && TSAN_OPTIONS=halt_on_error=1 suite tsan -L threads ;;
     fuzz) step build-fuzz configure fuzz fuzzers && step fuzz tests/fuzz/run.sh "${FUZZ_SECONDS:-20}" ;;
     e2e) step e2e tests/e2e/run.sh ;;
+    fault) for part in nodes network equality; do step fault-$part tests/fault/run.sh $part; done ;;
     real) step real tests/real/run.sh ;;
     *) echo "run.sh: no such stage: $stage"; failed=$((failed + 1)) ;;
     esac

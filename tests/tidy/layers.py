@@ -15,7 +15,7 @@ for line in open('tests/tidy/layers.txt'):
 third = {'yaml.h', 'jansson.h', 'pcre2.h', 'utf8proc.h', 'microhttpd.h', 'xxhash.h', 'immintrin.h', 'x86intrin.h', 'cpuid.h',
          'nng/nng.h', 'nng/supplemental/tls/tls.h', 'mbedtls/md.h', 'ucp/api/ucp.h', 'nccl.h', 'cuda_runtime.h', 'cublasLt.h', 'protobuf-c/protobuf-c.h', 'check.h'}
 # In a program's folder every file is a core unless it is an edge, so that a new file is held to the stricter rule.
-edges = {'router': 'call call_answer calls choice gateway gateway_call gateway_request http http_answer http_cluster main metrics notes openai openai_input openai_parameters openai_read openai_write text text_guard trace'.split(),
+edges = {'router': 'call call_answer calls choice gateway gateway_call gateway_request http http_answer http_cluster main metrics notes openai openai_input openai_parameters openai_read openai_write text text_guard trace trace_impl trace_write'.split(),
          'decode-node': ['main', 'prove'], 'prefill-node': ['main', 'readers']}
 core_may_not_call = re.compile(r'\b(bt_time_now|clock_gettime|gettimeofday|time\(NULL\)|getrandom|rand|random|socket|usleep|nanosleep|fopen|pthread_\w+)\s*\(')
 core_may_not = ('common/net', 'common/config', 'common/json', 'common/text')

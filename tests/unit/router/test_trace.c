@@ -1,4 +1,5 @@
 // The ring of the last requests' spans, and that what nodes say cannot bend a picture. The picture itself: tests/e2e/test_status.py.
+#include "common/base/mem.h"
 #include "common/json/json.h"
 #include "router/trace.h"
 #include "tests/support/test.h"
@@ -82,6 +83,21 @@ START_TEST(a_request_that_was_pushed_out_writes_into_nobody_elses)
 }
 END_TEST
 
+START_TEST(without_memory_it_is_not_opened_and_nothing_is_left)
+{
+    long live = bt_mem_live();
+    bt_trace *other = NULL;
+
+    for (long n = 1; n <= 2; n++) {
+        bt_mem_fail_nth(n);
+        ck_assert_int_eq(bt_trace_open(&other, 4, "r1", NULL), BT_ERR_NO_MEMORY);
+        bt_mem_fail_nth(0);
+        ck_assert_ptr_null(other);
+        ck_assert_int_eq(bt_mem_live(), live);
+    }
+}
+END_TEST
+
 START_TEST(without_a_trace_nothing_is_kept_and_nothing_breaks)
 {
     ck_assert_uint_eq(bt_trace_begin(NULL, "x", 1), 0);
@@ -131,6 +147,7 @@ main(void)
     tcase_add_test(cases, the_oldest_makes_room_for_the_newest);
     tcase_add_test(cases, of_one_name_the_newest_is_shown);
     tcase_add_test(cases, a_request_that_was_pushed_out_writes_into_nobody_elses);
+    tcase_add_test(cases, without_memory_it_is_not_opened_and_nothing_is_left);
     tcase_add_test(cases, without_a_trace_nothing_is_kept_and_nothing_breaks);
     tcase_add_test(cases, whatever_nodes_measured_spans_lie_within_the_request);
     suite_add_tcase(suite, cases);

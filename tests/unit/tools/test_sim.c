@@ -379,6 +379,39 @@ START_TEST(a_coarse_token_gives_about_the_same_times)
 }
 END_TEST
 
+static bt_time
+sum_of_first_tokens(bt_place_policy place, double *hits)
+{
+    sim_setup setup = setup_of(3, 2);
+    bt_time sum = 0;
+
+    setup.rate = 4;
+    setup.place = place;
+    run(&setup);
+    ck_assert_uint_eq(count_ends(SIM_DONE), trace.count);
+    for (uint32_t i = 0; i < trace.count; i++)
+        sum += result.outcomes[i].first - result.outcomes[i].arrived;
+    *hits = 1 - (double)result.computed_tokens / (double)result.prompt_tokens;
+    sim_result_free(&result);
+    return sum;
+}
+
+START_TEST(our_placement_finds_more_again_and_answers_sooner_than_the_others)
+{
+    double hits[3];
+    bt_time ours, least_load, random;
+
+    read_sessions();
+    ours = sum_of_first_tokens(BT_PLACE_OURS, &hits[0]);
+    least_load = sum_of_first_tokens(BT_PLACE_LEAST_LOAD, &hits[1]);
+    random = sum_of_first_tokens(BT_PLACE_RANDOM, &hits[2]);
+    ck_assert_int_lt(ours, least_load);
+    ck_assert_int_lt(least_load, random);
+    ck_assert(hits[0] > hits[1] && hits[0] > hits[2]);
+    done();
+}
+END_TEST
+
 START_TEST(a_setup_that_makes_no_sense_is_refused)
 {
     sim_setup setup;
@@ -497,6 +530,7 @@ main(void)
     tcase_add_test(all, killed_nodes_cost_time_and_no_request);
     tcase_add_test(all, what_no_node_can_hold_is_refused);
     tcase_add_test(all, a_coarse_token_gives_about_the_same_times);
+    tcase_add_test(all, our_placement_finds_more_again_and_answers_sooner_than_the_others);
     tcase_add_test(all, a_setup_that_makes_no_sense_is_refused);
     tcase_add_test(all, the_same_seed_gives_the_same_bytes);
     tcase_add_test(all, a_report_is_json_and_a_page_of_its_own);

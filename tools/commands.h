@@ -19,6 +19,7 @@ int bt_bench_transfer_main(int argc, char **argv);
 int bt_bench_router_main(int argc, char **argv);
 int bt_sim_main(int argc, char **argv);
 int bt_top_main(int argc, char **argv);
+int bt_synth_main(int argc, char **argv);
 int bt_local_main(int argc, char **argv);
 int bt_router_main(int argc, char **argv);
 int bt_prefill_main(int argc, char **argv);

@@ -26,6 +26,7 @@ static const command commands[] = {
     {"bench", bt_bench_main, "measure an engine, any OpenAI server, the transfer of KV blocks, or the router"},
     {"top", bt_top_main, "show a cluster live in the terminal"},
     {"sim", bt_sim_main, "replay a trace of requests on a cluster in virtual time"},
+    {"synth", bt_synth_main, "write a random model of a named shape, to measure with"},
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 

@@ -89,13 +89,31 @@ plain_kernel(const __grid_constant__ linear_call c, const float *normed)
 
 // ---- products of cuBLASLt, finished ----
 
-static __global__ void
-s32_kernel(const __grid_constant__ linear_call c, const int32_t *s32, size_t stride, uint32_t first_token,
-           uint32_t up_at)
+// The numbers of four neighbouring rows, as y will have them.
+static __device__ __forceinline__ void
+finish_four(const linear_call &c, uint32_t part, uint32_t row, uint32_t token, const int32_t *dots, float r[4])
 {
-    uint32_t row = blockIdx.x * blockDim.x + threadIdx.x, token = first_token + blockIdx.y, part = 0, start = 0;
-    const int32_t *from = s32 + blockIdx.y * stride;
-    float r[2];
+    int4 dot = *(const int4 *)dots;
+    const int32_t of[4] = {dot.x, dot.y, dot.z, dot.w};
+    float sa = c.sa[token];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float sw = bt_cuda_scale(&c.part[part], c.part[part].scales, row + i, 0);
+
+        r[i] = finish(c, part, row + i, token, fmaf(sw * sa, (float)of[i], 0.0f));
+    }
+}
+
+// A thread takes four rows of one token (a part has a multiple of 16).
+static __global__ void __launch_bounds__(256) s32_kernel(const __grid_constant__ linear_call c, const int32_t *s32,
+                                                         size_t stride, uint32_t first_token, uint32_t up_at)
+{
+    uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) * 4, token = first_token + blockIdx.y, part = 0, start = 0;
+    const int32_t *from = s32 + blockIdx.y * stride + row;
+    float *y = c.y + token * c.y_stride + row;
+    bool together = c.y_stride % 4 == 0 && (uintptr_t)c.y % 16 == 0;
+    float r[4], up[4], old[4] = {};
 
     if (!c.paired) {
         while (part < c.part_count && row - start >= c.part[part].rows) {
@@ -105,15 +123,29 @@ s32_kernel(const __grid_constant__ linear_call c, const int32_t *s32, size_t str
     if (part == c.part_count || row - start >= c.part[part].rows) {
         return;
     }
-    for (uint32_t i = 0; i < (c.paired ? 2u : 1u); i++) {
-        float sw = bt_cuda_scale(&c.part[part + i], c.part[part + i].scales, row - start, 0);
-
-        r[i] = finish(c, part + i, row - start, token, fmaf(sw * c.sa[token], (float)from[row + i * up_at], 0.0f));
+    if (c.epilogue == BT_LINEAR_ADD) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            old[i] = y[i];
+        }
     }
+    finish_four(c, part, row - start, token, from, r);
     if (c.paired) {
-        store_pair(c, row, token, r[0], r[1]);
-    } else {
-        store(c, row, token, r[0]);
+        finish_four(c, 1, row, token, from + up_at, up);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        r[i] = c.paired                      ? pair_value(c, r[i], up[i])
+               : c.epilogue == BT_LINEAR_ADD ? fmaf(c.scale, r[i], old[i])
+                                             : c.scale * r[i];
+    }
+    if (together) {
+        *(float4 *)y = make_float4(r[0], r[1], r[2], r[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        y[i] = r[i];
     }
 }
 
@@ -305,7 +337,7 @@ launch_cublas(bt_cuda *cuda, const linear_call *c, bt_err *err)
             at += c->part[i].rows;
         }
         rows_all = at;
-        s32_kernel<<<dim3(((c->paired ? c->part[0].rows : (uint32_t)rows_all) + 255) / 256, tokens), 256, 0,
+        s32_kernel<<<dim3(((c->paired ? c->part[0].rows : (uint32_t)rows_all) + 1023) / 1024, tokens), 256, 0,
                      cuda->stream>>>(*c, cuda->s32, rows_all, first, c->part[0].rows);
     }
     *err = bt_cuda_launched(cuda, "linear, cuBLASLt");

@@ -86,11 +86,16 @@ store(const linear_call &c, uint32_t row, uint32_t token, float r)
     *y = c.epilogue == BT_LINEAR_ADD ? fmaf(c.scale, r, *y) : c.scale * r;
 }
 
+static __device__ __forceinline__ float
+pair_value(const linear_call &c, float gate, float up)
+{
+    return (c.epilogue == BT_LINEAR_SILU_MUL ? bt_ref_silu(gate) : bt_ref_gelu_tanh(gate)) * up;
+}
+
 static __device__ __forceinline__ void
 store_pair(const linear_call &c, uint32_t row, uint32_t token, float gate, float up)
 {
-    c.y[token * c.y_stride + row] =
-        (c.epilogue == BT_LINEAR_SILU_MUL ? bt_ref_silu(gate) : bt_ref_gelu_tanh(gate)) * up;
+    c.y[token * c.y_stride + row] = pair_value(c, gate, up);
 }
 
 // The first row of a part in y.

@@ -104,6 +104,21 @@ put_codes(const prologue_args &a, const float v[4], float inverse, uint32_t k)
     }
 }
 
+// From each thread's largest to the row's scale.
+static __device__ __forceinline__ bt_int8_scale
+scale_of_row(uint32_t amax, uint32_t *warp_amax)
+{
+    amax = __reduce_max_sync(0xffffffffu, amax);
+    if (threadIdx.x % 32 == 0) {
+        warp_amax[threadIdx.x / 32] = amax;
+    }
+    __syncthreads();
+    for (uint32_t i = 0; i < WARPS; i++) {
+        amax = warp_amax[i] > amax ? warp_amax[i] : amax;
+    }
+    return bt_ref_int8_scale(amax);
+}
+
 // The scale of the whole row.
 static __device__ bt_int8_scale
 row_scale(const prologue_args &a, const float *x, float factor, uint32_t *warp_amax)
@@ -121,15 +136,42 @@ row_scale(const prologue_args &a, const float *x, float factor, uint32_t *warp_a
         here = amax_of(v);
         amax = here > amax ? here : amax;
     }
-    amax = __reduce_max_sync(0xffffffffu, amax);
-    if (threadIdx.x % 32 == 0) {
-        warp_amax[threadIdx.x / 32] = amax;
+    return scale_of_row(amax, warp_amax);
+}
+
+#define KEPT 8 // pieces that a row may have and be kept in registers
+
+// A row with one scale, read once.
+static __device__ __forceinline__ void
+encode_row(const prologue_args &a, const float *x, float factor, uint32_t *warp_amax)
+{
+    float v[KEPT][4];
+    uint32_t amax = 0;
+    bt_int8_scale s;
+
+#pragma unroll
+    for (int p = 0; p < KEPT; p++) {
+        uint32_t k = p * PIECE + threadIdx.x * 4, here;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[p][i] = value_at(a, x, k + i, factor);
+        }
+        here = amax_of(v[p]);
+        amax = here > amax ? here : amax;
     }
-    __syncthreads();
-    for (uint32_t i = 0; i < WARPS; i++) {
-        amax = warp_amax[i] > amax ? warp_amax[i] : amax;
+    s = scale_of_row(amax, warp_amax);
+    if (threadIdx.x == 0) {
+        a.sa[blockIdx.x] = s.scale;
     }
-    return bt_ref_int8_scale(amax);
+#pragma unroll
+    for (int p = 0; p < KEPT; p++) {
+        uint32_t k = p * PIECE + threadIdx.x * 4;
+
+        if (k < a.a8_stride) {
+            put_codes(a, v[p], s.inverse, k);
+        }
+    }
 }
 
 // A row by a block of threads, or, where no sum goes over it, a piece of a row.
@@ -149,6 +191,10 @@ __launch_bounds__(THREADS) prologue_kernel(const __grid_constant__ prologue_args
         for (uint32_t k = blockIdx.y * THREADS + threadIdx.x; k < a.a8_stride; k += THREADS * gridDim.y) {
             a.normed[token * a.a8_stride + k] = value_at(a, x, k, factor);
         }
+        return;
+    }
+    if (a.act_block == BT_BLOCK_ROW && a.a8_stride <= KEPT * PIECE) {
+        encode_row(a, x, factor, warp_amax);
         return;
     }
     if (a.act_block == BT_BLOCK_ROW) {

@@ -9,7 +9,7 @@ nodes) exec python3 test_nodes.py -v Membership Leaving Full ;;
 phases) exec python3 test_nodes.py -v Phases Cancel ;; # by hand: SmolLM2 in five processes
 network) exec python3 test_network.py -v ;;
 # The tiny model, so that it is the same everywhere; the long form of cluster_equality.py is run by hand.
-equality) exec python3 cluster_equality.py --model ../data/tiny-q8_0.gguf --prompts 80 --characters 400 --set cpu.isa=ref \
-    --remote-tokens-min 48 --topology 2p2d,two --kill none,node --every 0.7 ;;
+equality) exec python3 cluster_equality.py --model ../data/tiny-q8_0.gguf --prompts 160 --characters 400 --set cpu.isa=ref \
+    --remote-tokens-min 48 --topology 2p2d,two --kill none,node --every 0.6 ;;
 *) echo "run.sh: nodes, network, equality or phases?"; exit 2 ;;
 esac

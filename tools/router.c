@@ -193,8 +193,8 @@ static void
 list_nodes(router *r, const bt_node_config *nodes, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        r->nodes[r->node_count++] =
-            (bt_router_address){.name = nodes[i].name, .link = nodes[i].link, .status = nodes[i].status, .role = nodes[i].role};
+        r->nodes[r->node_count++] = (bt_router_address){
+            .name = nodes[i].name, .link = nodes[i].link, .status = nodes[i].status, .role = nodes[i].role};
     }
 }
 

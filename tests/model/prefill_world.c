@@ -91,6 +91,7 @@ link_options(void)
     bt_nng_link_options options = bt_nng_link_defaults();
 
     options.secret = "a secret";
+    options.silence_max = LONG; // a crowded machine stops for seconds
     options.pause_min = BT_MILLISECOND;
     options.pause_max = 20 * BT_MILLISECOND;
     return options;

@@ -119,6 +119,15 @@ typedef struct {
     float *cos, *sin; // [tokens, pairs]
 } bt_rope_args;
 
+// How a row's next token is drawn where the device does it: of the row as it is, the ends that the step names left out or not.
+typedef struct {
+    uint64_t key;    // of the noise
+    float inverse_t; // 0 = greedy: the largest, ties to the lower id
+    uint32_t no_end; // 1: the step's ends are not drawn
+} bt_draw;
+
+#define BT_DRAW_ENDS_MAX 64
+
 // What a step is over. Host memory, the caller's, unchanged until `end`; ids, positions and spans are also what the operations of
 // the step are given.
 typedef struct {
@@ -129,7 +138,17 @@ typedef struct {
     uint32_t span_count;
     const uint32_t *rows; // [row_count] tokens that want logits, rising
     uint32_t row_count;
+    const bt_draw *draws; // [row_count] for devices that have `draw`; NULL = nothing is drawn there
+    const int32_t *ends;  // [end_count ≤ BT_DRAW_ENDS_MAX]
+    uint32_t end_count;
 } bt_step_args;
+
+// Draws one token a row of logits as the step's draws say, with the bits of the host's sampler (kernels/cpu/ref/draw.h).
+typedef struct {
+    const float *logits; // [rows, vocab]
+    size_t stride;
+    uint32_t vocab, rows;
+} bt_draw_args;
 
 // Row rows[i] of x to row i. Rows rise, so that none lands on one that is still to be read.
 typedef struct {
@@ -168,6 +187,9 @@ struct bt_ops {
     bt_err (*linear)(bt_device *device, const bt_linear_args *args);
     bt_err (*attention)(bt_device *device, const bt_attention_args *args);
     bt_err (*add_norm)(bt_device *device, const bt_add_norm_args *args);
+    // Both NULL where the host draws. After `end`: the step's tokens [rows], -1 for a row without a number; until the next `begin`.
+    bt_err (*draw)(bt_device *device, const bt_draw_args *args);
+    const int32_t *(*drawn)(const bt_device *device);
 };
 
 #ifdef __cplusplus

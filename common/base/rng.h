@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__ // kernels/cuda draws with the same bits
+__host__ __device__
+#endif
 static inline uint64_t
 bt_mix64(uint64_t x)
 {

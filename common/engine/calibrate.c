@@ -137,7 +137,7 @@ static bt_err
 run(trial *t, uint32_t rows)
 {
     uint32_t blocks[TOKENS / BLOCK_TOKENS];
-    bt_flat_batch batch = {t->tokens, 1, rows};
+    bt_flat_batch batch = {.tokens = t->tokens, .spans = 1, .rows = rows};
 
     for (uint32_t i = 0; i < TOKENS / BLOCK_TOKENS; i++) {
         blocks[i] = i;

@@ -70,8 +70,8 @@ typedef struct {
 bt_err bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_step_result *result);
 
 // The f32 logits of the last step, [rows, vocab]: one row an item that wanted LAST, count rows an item that wanted ALL, in
-// batch order. Valid until the next step.
-const float *bt_engine_logits(const bt_engine *engine, uint32_t *rows);
+// batch order. Valid until the next step. Copied from a GPU when it is asked for; NULL when that fails.
+const float *bt_engine_logits(bt_engine *engine, uint32_t *rows);
 
 // Where the time of steps goes, by operation, in nanoseconds.
 typedef enum {

@@ -301,6 +301,14 @@ head(const bt_forward *f, const bt_flat_batch *b)
 }
 
 static bt_err
+draw(const bt_forward *f, const bt_flat_batch *b)
+{
+    bt_draw_args args = {f->scratch->logits, f->scratch->logit_stride, f->model->config.vocab, b->rows};
+
+    return b->draws && b->rows != 0 ? f->ops->draw(f->device, &args) : BT_OK;
+}
+
+static bt_err
 run_operations(const bt_forward *f, const bt_flat_batch *b)
 {
     bt_err err;
@@ -316,7 +324,8 @@ run_operations(const bt_forward *f, const bt_flat_batch *b)
             return err;
         }
     }
-    return head(f, b);
+    err = head(f, b);
+    return err == BT_OK ? draw(f, b) : err;
 }
 
 bt_err
@@ -328,7 +337,10 @@ bt_forward_run(bt_forward *f, const bt_flat_batch *b)
                          .spans = f->scratch->spans,
                          .span_count = b->spans,
                          .rows = f->scratch->logit_rows,
-                         .row_count = b->rows};
+                         .row_count = b->rows,
+                         .draws = b->draws ? f->scratch->draws : NULL,
+                         .ends = b->ends,
+                         .end_count = b->end_count};
     bool known = false;
     bt_err err;
 

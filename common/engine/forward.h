@@ -8,6 +8,9 @@
 // What a pass is over; the arrays lie in the scratch (ids, positions, spans, logit_rows).
 typedef struct {
     uint32_t tokens, spans, rows;
+    bool draws; // the scratch's draws say how the device draws the rows' tokens
+    const int32_t *ends;
+    uint32_t end_count;
 } bt_flat_batch;
 
 typedef struct {

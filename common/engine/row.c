@@ -1,7 +1,7 @@
 #include "common/engine/row.h"
 
 #include "common/base/rng.h"
-#include "kernels/cpu/ref/math.h"
+#include "kernels/cpu/ref/draw.h"
 
 #include <float.h>
 
@@ -282,56 +282,23 @@ bt_row_top(const float *row, uint32_t count, uint32_t k, bt_candidate *out)
     return found > k ? bt_candidates_best(out, found, k, 0, 0) : found;
 }
 
-// log of a normal x > 0, about 1 ulp: log(1 + f) = f − s · (f − R), s = f / (2 + f), R = Σ 2 s^(2k) / (2k + 1).
-static inline float
-log_of(float x)
-{
-    int32_t bits = (int32_t)bt_bits_of_float(x), e = (bits - 0x3f3504f3) >> 23;
-    float f = bt_float_of_bits((uint32_t)(bits - e * 0x800000)) - 1.0f;
-    float s = f / (2.0f + f), z = s * s, r;
-
-    r = fmaf(z, 2.0f / 9.0f, 2.0f / 7.0f);
-    r = fmaf(z, r, 2.0f / 5.0f);
-    r = fmaf(z, r, 2.0f / 3.0f);
-    r = z * r;
-    return fmaf((float)e, BT_LN2_HIGH, f - s * (f - r) + (float)e * BT_LN2_LOW);
-}
-
 uint64_t
 bt_noise_key(uint64_t seed, uint32_t position)
 {
     return bt_mix64(seed ^ bt_mix64(position));
 }
 
-// −log(−log u), u = (23 bits + ½) / 2^23, exact and never 0 or 1.
-static inline float
-noise(uint64_t key, uint32_t id)
-{
-    float u = ((float)(int32_t)(bt_mix64(key + id) >> 41) + 0.5f) * 0x1p-23f;
-
-    return -log_of(-log_of(u));
-}
-
 float
 bt_noise(uint64_t key, int32_t id)
 {
-    return noise(key, (uint32_t)id);
-}
-
-static inline float
-score_of(float logit, float max, float inverse_t, uint64_t key, uint32_t id)
-{
-    float d = logit - max;
-
-    d = d <= 0.0f ? d : -INFINITY; // what is no logit loses
-    return d * inverse_t + noise(key, id);
+    return bt_ref_noise(key, (uint32_t)id);
 }
 
 CLONES static void
 score_row(const float *row, uint32_t count, uint32_t first_id, float max, float inverse_t, uint64_t key, float *scores)
 {
     for (uint32_t j = 0; j < count; j++) {
-        scores[j] = score_of(row[j], max, inverse_t, key, first_id + j);
+        scores[j] = bt_ref_draw_score(row[j], max, inverse_t, key, first_id + j);
     }
 }
 
@@ -363,7 +330,7 @@ bt_candidates_draw(const bt_candidate *candidates, uint32_t count, float max, fl
 
     for (uint32_t i = 0; i < count; i++) {
         int32_t id = bt_candidate_id(candidates[i]);
-        float score = score_of(bt_candidate_logit(candidates[i]), max, inverse_t, key, (uint32_t)id);
+        float score = bt_ref_draw_score(bt_candidate_logit(candidates[i]), max, inverse_t, key, (uint32_t)id);
 
         if (score > best || (score == best && id < winner)) {
             best = score;

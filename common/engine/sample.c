@@ -236,6 +236,25 @@ bt_sample_score(const float *logits, uint32_t vocab, int32_t id, uint32_t top, v
     return BT_OK;
 }
 
+bool
+bt_sample_as_draw(const bt_sampling *s, uint32_t vocab, uint32_t position, bool has_history, bt_draw *out)
+{
+    bool greedy = s == NULL || !(s->temperature >= GREEDY_BELOW);
+
+    *out = (bt_draw){.inverse_t = greedy ? 0 : 1.0f / s->temperature};
+    if (s == NULL) {
+        return true;
+    }
+    if (s->bias_count != 0 || s->logprobs || s->top_logprobs != 0 || (has_history && penalises(s))) {
+        return false;
+    }
+    out->no_end = s->ignore_eos;
+    out->key = greedy ? 0 : bt_noise_key(s->seed, position);
+    // Where 1 / T vanishes nothing tells greedy from random.
+    return greedy ||
+           (out->inverse_t > 0 && s->top_p >= 1.0f && !(s->min_p > 0) && (s->top_k == 0 || s->top_k >= vocab));
+}
+
 bt_err
 bt_sample(const bt_sample_args *args, void *scratch, bt_token_result *out)
 {

@@ -27,6 +27,10 @@ size_t bt_sample_scratch_bytes(uint32_t vocab);
 // BT_ERR_DEVICE when no logit of the row is a number that may be drawn.
 bt_err bt_sample(const bt_sample_args *args, void *scratch, bt_token_result *out);
 
+// How a device would draw the same token by itself: false when it takes more than the row as it is (penalties, biases, top-k, top-p, min-p,
+// log-probabilities).
+bool bt_sample_as_draw(const bt_sampling *sampling, uint32_t vocab, uint32_t position, bool has_history, bt_draw *out);
+
 // The log-probability of `id`, and the `top` best.
 bt_err bt_sample_score(const float *logits, uint32_t vocab, int32_t id, uint32_t top, void *scratch,
                        bt_token_result *out);

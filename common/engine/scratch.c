@@ -52,6 +52,7 @@ lay_out(bt_scratch *s, carve *c, carve *h, const bt_model_config *config, const 
     s->spans = take(h, limits->sequences, sizeof *s->spans);
     s->logit_rows = take(h, limits->rows, sizeof *s->logit_rows);
     s->row_items = take(h, limits->rows, sizeof *s->row_items);
+    s->draws = take(h, limits->rows, sizeof *s->draws);
     s->sampling_bytes = bt_sample_scratch_bytes(config->vocab);
     s->sampling = take(h, limits->threads, s->sampling_bytes);
     s->logits = take(c, limits->rows, s->logit_stride * sizeof(float));

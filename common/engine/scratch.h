@@ -23,6 +23,7 @@ typedef struct {
     bt_attention_span *spans; // [sequences]
     uint32_t *logit_rows;     // [rows] which token each row of logits comes from, rising
     uint32_t *row_items;      // [rows] and which item of the batch
+    bt_draw *draws;           // [rows] how a device that draws is to draw them
     uint8_t *sampling;        // [threads, sampling_bytes]
     size_t sampling_bytes;
 

@@ -4,7 +4,7 @@
 #include "common/engine/forward.h"
 #include "common/engine/plan.h"
 
-#define BT_ENDS_MAX 64
+#define BT_ENDS_MAX BT_DRAW_ENDS_MAX
 
 struct bt_engine {
     bt_time progress_said;     // when the last line about loading was written
@@ -18,6 +18,7 @@ struct bt_engine {
     bt_scratch scratch;
     bt_forward forward;
     uint32_t logit_rows; // of the last step
+    bool logits_here;    // and whether they have been copied to the host
     int32_t ends[BT_ENDS_MAX];
     uint32_t end_count;
     bt_engine_times *times;

@@ -6,11 +6,24 @@
 
 #include <stdatomic.h>
 
+static bt_err
+fetch_logits(bt_engine *engine, uint32_t rows)
+{
+    const bt_scratch *s = &engine->scratch;
+    bt_err err = BT_OK;
+
+    if (s->host_logits != s->logits && !engine->logits_here) {
+        err = bt_device_read(engine->device, s->host_logits, s->logits, rows * s->logit_stride * sizeof(float));
+    }
+    engine->logits_here = err == BT_OK;
+    return err;
+}
+
 const float *
-bt_engine_logits(const bt_engine *engine, uint32_t *rows)
+bt_engine_logits(bt_engine *engine, uint32_t *rows)
 {
     *rows = engine->logit_rows;
-    return engine->scratch.host_logits;
+    return fetch_logits(engine, engine->logit_rows) == BT_OK ? engine->scratch.host_logits : NULL;
 }
 
 static bt_err
@@ -194,27 +207,77 @@ sample(bt_engine *engine, const bt_batch_item *items, const bt_flat_batch *batch
     return BT_OK;
 }
 
+// Whether the device draws all of the batch's tokens. How it draws is written down in any case, so that steps of one shape are alike.
+static bool
+leave_to_device(bt_engine *engine, const bt_batch_item *items, bt_flat_batch *batch)
+{
+    const bt_scratch *s = &engine->scratch;
+    bool all = true;
+
+    batch->draws = engine->forward.ops->draw != NULL;
+    batch->ends = engine->ends;
+    batch->end_count = engine->end_count;
+    for (uint32_t row = 0; batch->draws && row < batch->rows; row++) {
+        const bt_batch_item *item = &items[s->row_items[row]];
+
+        all = bt_sample_as_draw(item->sampling, engine->model->config.vocab, item->position + item->count,
+                                item->history != NULL, &s->draws[row]) &&
+              item->want == BT_LOGITS_LAST && all;
+    }
+    return batch->draws && all;
+}
+
+// What the device drew. A row without a number is drawn again by the host, which says so.
+static bool
+take_drawn(const bt_engine *engine, const bt_flat_batch *batch, bt_step_result *result)
+{
+    const int32_t *ids = batch->rows != 0 ? engine->forward.ops->drawn(engine->device) : NULL;
+
+    for (uint32_t row = 0; row < batch->rows; row++) {
+        bt_token_result *out = &result->drawn[engine->scratch.row_items[row]];
+
+        if (ids[row] < 0) {
+            return false;
+        }
+        out->id = ids[row];
+        out->logprob = 0;
+        out->top_count = 0;
+    }
+    return true;
+}
+
+static bt_err
+finish(bt_engine *engine, const bt_batch_item *items, const bt_flat_batch *batch, bool drawn, bt_step_result *result)
+{
+    bt_err err;
+
+    if (drawn && take_drawn(engine, batch, result)) {
+        return BT_OK;
+    }
+    err = fetch_logits(engine, batch->rows);
+    return err == BT_OK ? sample(engine, items, batch, result) : err;
+}
+
 bt_err
 bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_step_result *result)
 {
     bt_time began = engine->times != NULL ? bt_time_now() : 0, sampling;
     bt_flat_batch batch;
+    bool drawn;
     bt_err err;
 
     engine->logit_rows = 0;
+    engine->logits_here = false;
     if ((err = flatten(engine, items, item_count, &batch)) != BT_OK) {
         return err;
     }
+    drawn = leave_to_device(engine, items, &batch);
     bt_mem_serving_begin();
     err = bt_forward_run(&engine->forward, &batch);
-    if (err == BT_OK && engine->scratch.host_logits != engine->scratch.logits) {
-        err = bt_device_read(engine->device, engine->scratch.host_logits, engine->scratch.logits,
-                             batch.rows * engine->scratch.logit_stride * sizeof(float));
-    }
     sampling = engine->times != NULL ? bt_time_now() : 0;
     if (err == BT_OK) {
         engine->logit_rows = batch.rows;
-        err = sample(engine, items, &batch, result);
+        err = finish(engine, items, &batch, drawn, result);
     }
     bt_mem_serving_end();
     if (engine->times != NULL) {

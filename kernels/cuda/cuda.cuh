@@ -17,11 +17,13 @@ extern "C" {
 
 #define BT_CUDA_GRAPHS_MAX 384
 #define BT_CUDA_TILE_COLUMNS 16u // queries that a warp takes through the keys of a prompt
+#define BT_CUDA_DRAW_PIECES 16u  // blocks that share a row of logits
 #define BT_CUDA_TOKENS_PAD 64u   // rows of activations that may be read beyond those there are
 
 // A step shape whose operations were recorded.
 typedef struct {
     uint32_t tokens, splits;
+    bool draws;
     cudaGraphExec_t exec;
     uint64_t used;
 } bt_cuda_graph;
@@ -31,12 +33,26 @@ typedef struct {
     uint32_t row, count;
 } bt_cuda_tile;
 
+// A token and what speaks for it: a logit, or a score.
+typedef struct {
+    float score;
+    int32_t id;
+} bt_cuda_best;
+
+// The ends of bt_step_args.
+typedef struct {
+    uint32_t count;
+    int32_t ids[BT_DRAW_ENDS_MAX];
+} bt_cuda_ends;
+
 // The step's own arrays, on the device, at places that never change.
 typedef struct {
-    int32_t *ids;          // [tokens]
-    uint32_t *positions;   // [tokens]
-    uint32_t *tables;      // [tokens] where the token's block table begins in `blocks`
-    uint32_t *rows;        // [logit rows]
+    int32_t *ids;        // [tokens]
+    uint32_t *positions; // [tokens]
+    uint32_t *tables;    // [tokens] where the token's block table begins in `blocks`
+    uint32_t *rows;      // [logit rows]
+    bt_draw *draws;      // [logit rows]
+    bt_cuda_ends *ends;
     bt_cuda_tile *singles; // [tokens] of sequences that bring one token
     bt_cuda_tile *tiles;   // [tokens] of the others, `tile_tokens` each at most
     uint32_t *blocks;      // all spans' tables, end to end
@@ -44,6 +60,10 @@ typedef struct {
     size_t bytes, blocks_offset;
     uint32_t blocks_max;
     uint32_t single_count, tile_count, tile_tokens;
+    int32_t *drawn;            // [logit rows]
+    int32_t *host_drawn;       // pinned
+    bt_cuda_best *best_logits; // [logit rows, pieces]
+    bt_cuda_best *best_scores; // the same
 } bt_cuda_step;
 
 typedef struct bt_cublas bt_cublas;
@@ -57,7 +77,7 @@ typedef struct {
     bt_device_limits limits;
     bt_cuda_step step;
     uint32_t tokens, splits; // of the step in progress: splits of the longest sequence, rounded up to a power of two
-    bool recording, known;
+    bool recording, known, draws;
     bt_cuda_graph graphs[BT_CUDA_GRAPHS_MAX];
     uint32_t graph_count, graph_now;
     uint64_t clock;
@@ -100,6 +120,7 @@ bt_err bt_cuda_linear(bt_device *device, const bt_linear_args *args);
 bt_err bt_cuda_attention(bt_device *device, const bt_attention_args *args);
 bt_err bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *args);
 bt_err bt_cuda_gather(bt_device *device, const bt_gather_args *args);
+bt_err bt_cuda_draw(bt_device *device, const bt_draw_args *args);
 
 // Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
 // `plain`: a8 row by row, [tokens, a8_stride]; else in the order of bt_cuda_a8_at.

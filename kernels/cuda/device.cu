@@ -36,8 +36,10 @@ free_scratch(bt_cuda *cuda)
     drop_graphs(cuda); // they name it
     cudaFree(cuda->scratch);
     cudaFreeHost(cuda->step.host);
+    cudaFreeHost(cuda->step.host_drawn);
     cuda->scratch = NULL;
     cuda->step.host = NULL;
+    cuda->step.host_drawn = NULL;
     cuda->scratch_bytes = 0;
 }
 
@@ -91,12 +93,18 @@ rounded(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+static size_t
+rows_max(const bt_cuda *cuda)
+{
+    return cuda->limits.logit_rows != 0 ? cuda->limits.logit_rows : cuda->limits.tokens;
+}
+
 static void
 lay_out(bt_cuda *cuda, carve *c)
 {
     const bt_device_limits *l = &cuda->limits;
     size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
-    size_t logit_rows = l->logit_rows != 0 ? l->logit_rows : l->tokens, heads = (size_t)l->tokens * l->heads;
+    size_t logit_rows = rows_max(cuda), heads = (size_t)l->tokens * l->heads;
     size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
     bt_cuda_step *s = &cuda->step;
     size_t begin = c->used;
@@ -106,6 +114,8 @@ lay_out(bt_cuda *cuda, carve *c)
     s->positions = (uint32_t *)take(c, l->tokens * 4);
     s->tables = (uint32_t *)take(c, l->tokens * 4);
     s->rows = (uint32_t *)take(c, logit_rows * 4);
+    s->draws = (bt_draw *)take(c, logit_rows * sizeof(bt_draw));
+    s->ends = (bt_cuda_ends *)take(c, sizeof(bt_cuda_ends));
     s->singles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
     s->tiles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
     s->tile_tokens = l->kv_heads != 0 ? BT_CUDA_TILE_COLUMNS / (l->heads / l->kv_heads) : 1;
@@ -113,6 +123,9 @@ lay_out(bt_cuda *cuda, carve *c)
     s->blocks_offset = c->used - begin;
     s->blocks = (uint32_t *)take(c, (size_t)s->blocks_max * 4);
     s->bytes = c->used - begin;
+    s->drawn = (int32_t *)take(c, logit_rows * 4);
+    s->best_logits = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
+    s->best_scores = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
 
     cuda->a8_stride = rounded(l->cols, 128);
     cuda->sa_stride = tokens;
@@ -148,7 +161,8 @@ cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
     lay_out(cuda, &c);
     cuda->scratch_bytes = c.used;
     if (cudaMalloc((void **)&cuda->scratch, c.used) != cudaSuccess ||
-        cudaMallocHost((void **)&cuda->step.host, cuda->step.bytes) != cudaSuccess) {
+        cudaMallocHost((void **)&cuda->step.host, cuda->step.bytes) != cudaSuccess ||
+        cudaMallocHost((void **)&cuda->step.host_drawn, rows_max(cuda) * 4) != cudaSuccess) {
         cudaGetLastError();
         free_scratch(cuda);
         return bt_fail(why, BT_ERR_NO_MEMORY, "%s: cannot allocate %.1f MiB of scratch: %.1f MiB are free", cuda->name,
@@ -259,6 +273,23 @@ fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
     }
 }
 
+// What a device draws with; false when it is more than there is room for.
+static bool
+fill_draws(bt_cuda *cuda, const bt_step_args *a)
+{
+    bt_cuda_ends *ends = (bt_cuda_ends *)host_of(cuda, cuda->step.ends);
+
+    if (a->row_count > rows_max(cuda) || a->end_count > BT_DRAW_ENDS_MAX) {
+        return false;
+    }
+    memcpy(host_of(cuda, cuda->step.draws), a->draws, a->row_count * sizeof *a->draws);
+    ends->count = a->end_count;
+    if (a->end_count != 0) {
+        memcpy(ends->ids, a->ends, a->end_count * sizeof *a->ends);
+    }
+    return true;
+}
+
 static bool
 fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
 {
@@ -269,6 +300,9 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
     memcpy(host_of(cuda, s->ids), a->ids, a->tokens * 4);
     memcpy(host_of(cuda, s->positions), a->positions, a->tokens * 4);
     memcpy(host_of(cuda, s->rows), a->rows, a->row_count * 4);
+    if (a->draws != NULL && !fill_draws(cuda, a)) {
+        return false;
+    }
     s->single_count = s->tile_count = 0;
     for (uint32_t i = 0; i < a->span_count; i++) {
         const bt_attention_span *span = &a->spans[i];
@@ -299,7 +333,8 @@ static bool
 find_graph(bt_cuda *cuda)
 {
     for (uint32_t i = 0; i < cuda->graph_count; i++) {
-        if (cuda->graphs[i].tokens == cuda->tokens && cuda->graphs[i].splits == cuda->splits) {
+        if (cuda->graphs[i].tokens == cuda->tokens && cuda->graphs[i].splits == cuda->splits &&
+            cuda->graphs[i].draws == cuda->draws) {
             cuda->graph_now = i;
             cuda->graphs[i].used = ++cuda->clock;
             return true;
@@ -346,6 +381,7 @@ cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
     }
     cuda->tokens = args->tokens;
     cuda->splits = splits_of(args);
+    cuda->draws = args->draws != NULL;
     cuda->known = *known = writes_answers(args) && find_graph(cuda);
     cuda->recording = writes_answers(args) && !*known;
     return cuda->recording ? bt_cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
@@ -384,7 +420,7 @@ keep_recorded(bt_cuda *cuda)
         return bt_cuda_check(cuda, error, "record a step");
     }
     cuda->graph_now = graph_place(cuda);
-    cuda->graphs[cuda->graph_now] = (bt_cuda_graph){cuda->tokens, cuda->splits, exec, ++cuda->clock};
+    cuda->graphs[cuda->graph_now] = (bt_cuda_graph){cuda->tokens, cuda->splits, cuda->draws, exec, ++cuda->clock};
     return BT_OK;
 }
 
@@ -406,6 +442,12 @@ cuda_end(bt_device *device)
     return err != BT_OK ? err : bt_cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "step");
 }
 
+static const int32_t *
+cuda_drawn(const bt_device *device)
+{
+    return ((const bt_cuda *)(const void *)device)->step.host_drawn;
+}
+
 // ---- open ----
 
 static const bt_ops ops_cuda = {
@@ -424,6 +466,8 @@ static const bt_ops ops_cuda = {
     .linear = bt_cuda_linear,
     .attention = bt_cuda_attention,
     .add_norm = bt_cuda_add_norm,
+    .draw = bt_cuda_draw,
+    .drawn = cuda_drawn,
 };
 
 static const bt_device_class cuda_class = {

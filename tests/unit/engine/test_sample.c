@@ -358,6 +358,57 @@ START_TEST(an_end_that_is_ignored_is_never_drawn)
 }
 END_TEST
 
+// What a device does with a bt_draw, in plain words.
+static int32_t
+draw_plainly(const bt_draw *d, uint32_t vocab)
+{
+    float max = bt_row_max(row, vocab);
+
+    return d->inverse_t == 0 ? (int32_t)bt_row_find(row, vocab, max)
+                             : bt_row_draw(row, vocab, max, d->inverse_t, d->key);
+}
+
+START_TEST(what_a_device_is_told_to_draw_is_what_the_host_draws)
+{
+    bt_rng rng = {5};
+    bt_draw d;
+
+    for (uint32_t i = 0; i < 200; i++) {
+        bt_sampling s = plain;
+
+        draw_row(&rng, 500);
+        s.temperature = i % 3 == 0 ? 0 : bt_rng_float(&rng) * 2;
+        s.seed = i;
+        ck_assert(bt_sample_as_draw(&s, 500, i, true, &d));
+        ck_assert_int_eq(draw_plainly(&d, 500), sampled(&s, 500, i).id);
+    }
+    ck_assert(bt_sample_as_draw(NULL, 500, 0, false, &d) && d.inverse_t == 0 && !d.no_end);
+}
+END_TEST
+
+START_TEST(what_changes_the_row_is_not_left_to_a_device)
+{
+    bt_sampling s[8];
+    bt_draw d;
+
+    for (int i = 0; i < 8; i++) {
+        s[i] = plain;
+    }
+    s[0].top_p = 0.9f;
+    s[1].top_k = 10;
+    s[2].min_p = 0.1f;
+    s[3].repetition_penalty = 1.1f;
+    s[4].presence_penalty = 0.5f;
+    s[5].bias_count = 1;
+    s[6].logprobs = true;
+    s[7].top_logprobs = 2;
+    for (int i = 0; i < 8; i++) {
+        ck_assert_msg(!bt_sample_as_draw(&s[i], 500, 0, true, &d), "setting %d", i);
+    }
+    ck_assert(bt_sample_as_draw(&s[3], 500, 0, false, &d)); // no history, no penalty
+}
+END_TEST
+
 START_TEST(the_functions_below_are_what_they_are_called)
 {
     bt_rng rng = {9};
@@ -398,6 +449,8 @@ main(void)
     tcase_add_test(all, logprobs_are_of_the_raw_logits);
     tcase_add_test(all, penalties_and_bias_change_the_draw_as_their_formulas_say);
     tcase_add_test(all, an_end_that_is_ignored_is_never_drawn);
+    tcase_add_test(all, what_a_device_is_told_to_draw_is_what_the_host_draws);
+    tcase_add_test(all, what_changes_the_row_is_not_left_to_a_device);
     tcase_add_test(all, the_functions_below_are_what_they_are_called);
     tcase_set_timeout(all, 120);
     suite_add_tcase(suite, all);

@@ -289,10 +289,11 @@ bt_local_main(int argc, char **argv)
     static local l; // large, and there is one
     static bt_program_args common;
     static bt_program_set model = {&common, "model.path"}, listen = {&common, "listen"}, threads = {&common, "threads"},
-                          kv = {&common, "kv.format"}, weights = {&common, "weights"};
+                          device = {&common, "device"}, kv = {&common, "kv.format"}, weights = {&common, "weights"};
     static const bt_arg args[] = {
         {"model", BT_ARG_CALL, &model, "PATH", "a .gguf file or a Hugging Face directory", bt_program_set_option},
         {"listen", BT_ARG_CALL, &listen, "HOST:PORT", "where to serve [127.0.0.1:8080]", bt_program_set_option},
+        {"device", BT_ARG_CALL, &device, "WHICH", "cpu or cuda:N [cpu]", bt_program_set_option},
         {"threads", BT_ARG_CALL, &threads, "N", "threads of the engine, 0 = all cores [0]", bt_program_set_option},
         {"kv", BT_ARG_CALL, &kv, "FORMAT", "KV cache: int8, f16 or f32 [int8]", bt_program_set_option},
         {"weights", BT_ARG_CALL, &weights, "HOW", "keep, w8, q4 or exact [keep]", bt_program_set_option},

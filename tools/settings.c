@@ -14,6 +14,12 @@ const char *const bt_settings_log_levels[] = {"debug", "info", "warn", "error", 
 bt_err
 bt_engine_settings_check(const bt_engine_settings *s, const char **key, bt_why *why)
 {
+    bt_device_options device;
+
+    if (bt_device_parse(&device, s->device, why) != BT_OK) {
+        *key = "device";
+        return BT_ERR_INVALID;
+    }
     if (s->chunk_tokens < s->max_sequences) {
         *key = "engine.chunk_tokens";
         return bt_fail(why, BT_ERR_INVALID, "engine.chunk_tokens: %u, fewer than engine.max_sequences: %u",
@@ -29,7 +35,7 @@ bt_engine_settings_check(const bt_engine_settings *s, const char **key, bt_why *
 bt_engine_options
 bt_engine_settings_options(const bt_engine_settings *s, const char *path)
 {
-    return (bt_engine_options){
+    bt_engine_options options = {
         .model = {.path = path,
                   .weights = (bt_load_weights)s->weights,
                   .equalise = s->kv_format == BT_KV_INT8 && s->weights != BT_LOAD_EXACT},
@@ -42,6 +48,10 @@ bt_engine_settings_options(const bt_engine_settings *s, const char *path)
         .context = s->context,
         .memory_max = s->memory,
     };
+    bt_why why;
+
+    (void)bt_device_parse(&options.device, s->device, &why); // checked
+    return options;
 }
 
 // ---- HTTP ----

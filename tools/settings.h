@@ -15,6 +15,7 @@ extern const char *const bt_settings_weights[], *const bt_settings_isas[], *cons
                                                                                *const bt_settings_log_levels[];
 
 typedef struct {
+    char device[16];
     uint32_t threads, weights, isa; // indices: bt_load_weights, bt_settings_isas
     uint32_t chunk_tokens, max_sequences, context;
     double prefill_share;
@@ -24,15 +25,24 @@ typedef struct {
 
 // Tables print top-level settings first, so these two stand apart.
 #define BT_ENGINE_TOP_ROWS(at)                                                                                         \
-    {"threads",                                                                                                        \
-     BT_SETTING_COUNT,                                                                                                 \
-     (at) + offsetof(bt_engine_settings, threads),                                                                     \
+    {"device",                                                                                                         \
+     BT_SETTING_TEXT,                                                                                                  \
+     (at) + offsetof(bt_engine_settings, device),                                                                      \
+     16,                                                                                                               \
+     "cpu",                                                                                                            \
+     "What steps run on: cpu or cuda:N.",                                                                              \
      0,                                                                                                                \
-     "0",                                                                                                              \
-     "Threads of the engine; 0 = all cores.",                                                                          \
      0,                                                                                                                \
-     1024,                                                                                                             \
      NULL},                                                                                                            \
+        {"threads",                                                                                                    \
+         BT_SETTING_COUNT,                                                                                             \
+         (at) + offsetof(bt_engine_settings, threads),                                                                 \
+         0,                                                                                                            \
+         "0",                                                                                                          \
+         "Threads of the engine; 0 = all cores.",                                                                      \
+         0,                                                                                                            \
+         1024,                                                                                                         \
+         NULL},                                                                                                        \
     {                                                                                                                  \
         "weights", BT_SETTING_WORD, (at) + offsetof(bt_engine_settings, weights), 0, "keep",                           \
             "What the weights become while they are loaded.", 0, 0, bt_settings_weights                                \

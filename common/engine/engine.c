@@ -288,6 +288,12 @@ open_devices(bt_engine *engine, bt_why *why)
         engine->host = engine->device;
         return err;
     }
+    if (engine->options.kv_pool != NULL) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device %s: the cache of a GPU cannot be fetched from or into yet: only a node that reads its "
+                       "own prompts may run there",
+                       bt_device_isa(engine->device));
+    }
     host.kind = BT_DEVICE_CPU;
     return bt_device_open(&engine->host, &host, why);
 }

@@ -59,6 +59,20 @@ START_TEST(the_nearest_setting_wins)
 }
 END_TEST
 
+START_TEST(a_node_names_the_device_it_runs_on)
+{
+    bt_engine_options options;
+
+    must(read_as(GOOD, BT_NODE_DECODE, NULL, "device=cuda:1"));
+    options = bt_engine_settings_options(&c.decode[0].engine, "x");
+    ck_assert_int_eq(options.device.kind, BT_DEVICE_CUDA);
+    ck_assert_uint_eq(options.device.index, 1);
+    ck_assert_int_eq(bt_engine_settings_options(&c.prefill[0].engine, "x").device.kind, BT_DEVICE_CPU);
+    ck_assert_int_eq(read_as(GOOD, BT_NODE_DECODE, NULL, "device=gpu"), BT_ERR_INVALID);
+    ck_assert_msg(strstr(why.text, "expected cpu or cuda:N, not 'gpu'") != NULL, "%s", why.text);
+}
+END_TEST
+
 START_TEST(a_link_listens_where_others_dial_it_unless_told_otherwise)
 {
     bt_cluster_addresses addresses;
@@ -333,6 +347,7 @@ main(void)
     TCase *tests = tcase_create("file"), *here = tcase_create("here");
 
     tcase_add_test(tests, the_nearest_setting_wins);
+    tcase_add_test(tests, a_node_names_the_device_it_runs_on);
     tcase_add_test(tests, a_link_listens_where_others_dial_it_unless_told_otherwise);
     tcase_add_test(tests, routers_dial_all_nodes_and_decode_nodes_the_prefill_nodes);
     tcase_add_test(tests, a_program_is_found_by_its_name);

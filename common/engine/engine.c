@@ -264,6 +264,10 @@ open_model(bt_engine *engine, bt_why *why)
     if ((err = bt_model_open(&engine->model, &first, engine->host, why)) != BT_OK || (!made && !options->equalise)) {
         return err;
     }
+    if (made && options->hasty) {
+        bt_log_warn("MODEL-HASTY",
+                    "weights are made without a search for their scales: for measuring speed, not for answers");
+    }
     bt_log_info("MODEL-CALIBRATE", "reading built-in text for %s%s%s", made ? "weights made at load" : "",
                 made && options->equalise ? " and " : "", options->equalise ? "the K equaliser" : "");
     if ((err = bt_forward_check(engine->model, why)) == BT_OK &&

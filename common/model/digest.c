@@ -49,6 +49,10 @@ bt_model_digest(uint64_t source, const bt_plan *plan, const bt_model_options *op
     uint8_t choices[] = {(uint8_t)options->weights, options->equalise, (uint8_t)options->w8_act_block, options->rough};
     uint64_t digest = add(source, choices, sizeof choices);
 
+    if (options->hasty) {
+        digest = add(digest, "hasty", 5);
+    }
+
     for (uint32_t i = 0; i < plan->weight_count; i++) {
         char name[24];
 

@@ -78,6 +78,7 @@ typedef struct {
     bool equalise;                            // K equaliser, for INT8 KV
     uint32_t w8_act_block;                    // W8: columns that share an activation scale, 128 or 0 = one a token
     bool rough;                               // W8 without smoothing: to measure what it brings
+    bool hasty;                               // W8 and Q4: no search for scales: quick and worse, to measure speed
     const struct bt_calibration *calibration; // for W8 and Q4: set by the engine (common/engine/calibrate.h)
     void (*progress)(void *arg, size_t bytes_done, size_t bytes_total); // may be NULL; called from the opening thread
     void *progress_arg;

@@ -295,7 +295,7 @@ set_way(bt_requantise *r, uint32_t index, bt_why *why)
     uint32_t tiles = (job->weight->rows + BT_SEARCH_ROWS - 1) / BT_SEARCH_ROWS, cols = job->weight->cols;
 
     w->owner = r;
-    w->search = (bt_search){.format = job->weight->format, .cols = cols};
+    w->search = (bt_search){.format = job->weight->format, .cols = cols, .hasty = r->options->hasty};
     if (at.input->moment != NULL) {
         if ((w->importance = bt_arena_alloc(&r->arena, cols * sizeof(float))) == NULL) {
             return out_of_memory(r, why);

@@ -66,7 +66,7 @@ gain_of(float xq, float qq)
 // The scale with the least weighted error: a grid around what maps the largest value to the end of the range, each
 // refitted to its codes by least squares, the best refitted once more.
 static float
-search_scale(const float *x, const float *w, uint32_t n, unsigned bits)
+search_scale(const float *x, const float *w, uint32_t n, unsigned bits, bool hasty)
 {
     float high = (float)((1 << (bits - 1)) - 1), low = -high - 1;
     float largest = 0, best_gain = 0, best = 0, xq, qq;
@@ -80,6 +80,9 @@ search_scale(const float *x, const float *w, uint32_t n, unsigned bits)
     }
     if (largest == 0) {
         return 0;
+    }
+    if (hasty) {
+        return largest / low;
     }
     for (int i = 0; i < CANDIDATES; i++) {
         float part = from + (to - from) * (float)i / (CANDIDATES - 1);
@@ -130,7 +133,7 @@ quantise_row(const bt_search *s, const float *x, const float *w, uint8_t *codes,
     for (uint32_t at = 0, block = 0; at < padded; at += width, block++) {
         uint32_t n = padded - at < width ? padded - at : width;
 
-        scales[block] = scale_bits(search_scale(x + at, w + at, n, s->format.bits));
+        scales[block] = scale_bits(search_scale(x + at, w + at, n, s->format.bits, s->hasty));
         encode(x + at, n, bt_f16_to_f32(scales[block]), s->format.bits, codes + at);
     }
 }

@@ -24,6 +24,7 @@ typedef struct {
     uint32_t cols;
     const float *importance; // [cols], NULL = all columns alike
     float outlier_share;     // of the weights, as in 0.001; 0 = none
+    bool hasty; // no search: the largest value of a block at the end of the range. Quick and worse, for measuring speed
 } bt_search;
 
 // Outliers one call may yield at most: room for `outliers` below.

@@ -100,7 +100,7 @@ plain_error(void)
 static size_t
 search(bt_format format, float share)
 {
-    bt_search s = {format, COLS, importance, share};
+    bt_search s = {.format = format, .cols = COLS, .importance = importance, .outlier_share = share};
     size_t count = 0;
 
     ck_assert_uint_le(bt_search_outliers_max(&s), sizeof outliers / sizeof *outliers);
@@ -123,6 +123,18 @@ START_TEST(searched_scales_beat_rounding_to_nearest_and_outliers_beat_both)
         ck_assert_msg(searched < 0.8 * plain, "seed %lu: %g of %g", seed, searched, plain);
         ck_assert_msg(with_outliers < 0.8 * searched, "seed %lu: %g of %g", seed, with_outliers, searched);
     }
+}
+END_TEST
+
+START_TEST(without_a_search_weights_are_rounded_to_nearest)
+{
+    bt_search s = {.format = q4, .cols = COLS, .importance = importance, .hasty = true};
+    size_t count = 1;
+
+    draw(2);
+    ck_assert_int_eq(bt_search_rows(&s, weights, ROWS, COLS, codes, scales, outliers, &count), BT_OK);
+    ck_assert_uint_eq(count, 0);
+    ck_assert_double_eq_tol(weighted_error(q4, 0), plain_error(), 0.02 * plain_error()); // scales are fp16 here
 }
 END_TEST
 
@@ -176,7 +188,7 @@ END_TEST
 
 START_TEST(a_failed_allocation_leaves_nothing_behind)
 {
-    bt_search s = {q4, COLS, importance, 0.001f};
+    bt_search s = {.format = q4, .cols = COLS, .importance = importance, .outlier_share = 0.001f};
     size_t count;
     bt_err err = BT_ERR_NO_MEMORY;
     long live = bt_mem_live();
@@ -211,6 +223,7 @@ main(void)
 
     tcase_set_timeout(all, 60);
     tcase_add_test(all, searched_scales_beat_rounding_to_nearest_and_outliers_beat_both);
+    tcase_add_test(all, without_a_search_weights_are_rounded_to_nearest);
     tcase_add_test(all, outliers_come_in_order_and_at_most_their_share);
     tcase_add_test(all, eight_bits_a_row_keep_every_weight_within_a_step);
     tcase_add_test(all, zeros_and_numbers_that_are_not_finite_become_the_code_of_zero);

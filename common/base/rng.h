@@ -7,8 +7,8 @@
 #ifdef __CUDACC__ // kernels/cuda draws with the same bits
 __host__ __device__
 #endif
-static inline uint64_t
-bt_mix64(uint64_t x)
+    static inline uint64_t
+    bt_mix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

@@ -15,7 +15,7 @@
 #define PROMPT_BLOCKS (CONTEXT / BLOCK_TOKENS)
 #define PROMPTS 12
 #define READERS 2
-#define LEASE (400 * BT_MILLISECOND)
+#define LEASE (2 * BT_SECOND) // of nodes whose threads may stand still for a while on a crowded machine
 #define LONG (20 * BT_SECOND)
 
 typedef struct {

@@ -193,7 +193,12 @@ run_step(bt_device *device, const attention_case *c, attention_world *w, uint8_t
     out_there = on_device(device, NULL, out_bytes);
     cosines = on_device(device, NULL, angle_bytes);
     sines = on_device(device, NULL, angle_bytes);
-    bt_step_args step = {ids, positions, st->rows, st->spans, st->span_count, positions, 0};
+    bt_step_args step = {.ids = ids,
+                         .positions = positions,
+                         .tokens = st->rows,
+                         .spans = st->spans,
+                         .span_count = st->span_count,
+                         .rows = positions};
     bt_rope_args rope = {positions, st->rows, p->inv_freq, pairs, 1.0f, cosines, sines};
     bt_attention_args a = {
         .qkv = qkv_there,

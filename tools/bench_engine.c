@@ -165,6 +165,26 @@ prefill(bench *b, uint32_t sequence, uint32_t from, uint32_t to)
     return err;
 }
 
+// Within the pool, which may be a GPU's: then by way of the host.
+static bt_err
+copy_blocks(bt_device *device, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    uint8_t *middle;
+    bt_err err;
+
+    if (bt_device_is_host(device)) {
+        memcpy(to, from, bytes);
+        return BT_OK;
+    }
+    if ((middle = bt_alloc(bytes)) == NULL) {
+        return BT_ERR_NO_MEMORY;
+    }
+    err = bt_device_read(device, middle, from, bytes);
+    err = err == BT_OK ? bt_device_write(device, to, middle, bytes) : err;
+    bt_free(middle);
+    return err;
+}
+
 // Gives every sequence `depth` positions: computed once, then copied block by block.
 static bt_err
 fill_depth(bench *b, uint32_t batch, uint32_t depth)
@@ -176,7 +196,8 @@ fill_depth(bench *b, uint32_t batch, uint32_t depth)
     bt_err err = prefill(b, 0, 0, depth);
 
     for (uint32_t s = 1; s < batch && err == BT_OK && blocks != 0; s++) {
-        memcpy(pool + (size_t)s * b->blocks_each * block_bytes, pool, blocks * block_bytes);
+        err = copy_blocks(bt_engine_device(b->engine), pool + (size_t)s * b->blocks_each * block_bytes, pool,
+                          blocks * block_bytes);
     }
     return err;
 }

@@ -50,6 +50,14 @@ configure() { # PRESET [TARGET…]
         cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
+# The CUDA device is compiled, for one GPU, where nvcc is; it runs elsewhere (tests/gpu).
+cuda() {
+    command -v nvcc >/dev/null || { echo "no nvcc here"; return 77; }
+    cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=ERROR -DBT_CUDA=ON -DBT_CUDA_ARCHITECTURES=90a-real -DBT_WERROR=ON \
+        ${LAUNCHER:+-DCMAKE_C_COMPILER_LAUNCHER=$LAUNCHER} >/dev/null &&
+        cmake --build build/cuda --target baton bench_cuda test_cuda_linear test_cuda_attention test_cuda_draw
+}
+
 echo "installing what is missing …"
 deploy/install.sh build run test || { echo "0 passed, 1 failed"; exit 1; }
 command -v ccache >/dev/null && LAUNCHER=ccache
@@ -60,7 +68,10 @@ for stage in $stages; do
         step layers python3 tests/tidy/layers.py
         step format tests/tidy/format.sh
         ;;
-    build) step build-release configure release || break ;;
+    build)
+        step build-release configure release || break
+        step build-cuda cuda
+        ;;
     unit) suite release ;;
     # Real models are too slow under a sanitizer: the tiny ones stand for them.
     asan) step build-asan configure asan && ASAN_OPTIONS=allocator_may_return_null=1 BATON_MODELS=/none suite asan -LE slow ;;

@@ -2,12 +2,11 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/time.h"
-#include "common/json/json.h"
-#include "common/json/write.h"
 #include "common/text/detok.h"
 #include "tools/commands.h"
 #include "tools/engine_args.h"
 #include "tools/prompt.h"
+#include "tools/run_report.h"
 #include "tools/session.h"
 
 #include <stdio.h>
@@ -120,59 +119,23 @@ answer(run *r, bt_why *why)
 }
 
 static void
-put_ids(bt_json_writer *w, const char *key, const int32_t *ids, uint32_t count)
+report(const run *r)
 {
-    bt_json_begin_array(w, key);
-    for (uint32_t i = 0; i < count; i++) {
-        bt_json_put_int(w, NULL, ids[i]);
-    }
-    bt_json_end(w);
-}
+    bt_run_report report = {
+        .prompt_ids = r->prompt_ids,
+        .prompt_count = r->prompt_count,
+        .ids = r->session.ids + r->prompt_count,
+        .count = r->answer_count,
+        .text = {r->text.data, r->text.len},
+        .finish_reason = r->finish_reason,
+        .usage = {r->prompt_count, r->answer_count, r->cached},
+        .started = r->started,
+        .loaded = r->loaded,
+        .first = r->first,
+        .ended = r->ended,
+    };
 
-static double
-ms(bt_time from, bt_time to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
-}
-
-static void
-print_json(const run *r)
-{
-    bt_json_writer w;
-    bt_buf out;
-
-    bt_buf_init(&out, SIZE_MAX / 4);
-    bt_json_write(&w, &out);
-    bt_json_begin_object(&w, NULL);
-    put_ids(&w, "prompt_ids", r->prompt_ids, r->prompt_count);
-    put_ids(&w, "ids", r->session.ids + r->prompt_count, r->answer_count);
-    bt_json_put_text(&w, "text", (bt_str){r->text.data, r->text.len});
-    bt_json_put_text(&w, "finish_reason", bt_str_of(r->finish_reason));
-    bt_json_begin_object(&w, "usage");
-    bt_json_put_int(&w, "prompt_tokens", r->prompt_count);
-    bt_json_put_int(&w, "completion_tokens", r->answer_count);
-    bt_json_put_int(&w, "cached_tokens", r->cached);
-    bt_json_end(&w);
-    bt_json_begin_object(&w, "timing");
-    bt_json_put_real(&w, "load_ms", ms(r->started, r->loaded));
-    bt_json_put_real(&w, "prefill_ms", ms(r->loaded, r->first));
-    bt_json_put_real(&w, "decode_ms", ms(r->first, r->ended));
-    bt_json_end(&w);
-    bt_json_end(&w);
-    puts(out.failed ? "{\"error\":\"out of memory\"}" : out.data);
-    bt_buf_fini(&out);
-}
-
-static void
-print_summary(const run *r)
-{
-    double seconds = ms(r->first, r->ended) / 1e3;
-
-    printf("\n");
-    fflush(stdout); // before the log, where both go to one file
-    bt_log_info("RUN-DONE", "load %.0f ms, prompt %u tokens in %.0f ms, answer %u tokens at %.1f tok/s, %s",
-                ms(r->started, r->loaded), r->prompt_count, ms(r->loaded, r->first), r->answer_count,
-                seconds > 0 && r->answer_count > 1 ? (r->answer_count - 1) / seconds : 0, r->finish_reason);
+    bt_run_report_print(&report, r->json);
 }
 
 static int
@@ -272,10 +235,8 @@ bt_run_main(int argc, char **argv)
     r.ended = bt_time_now();
     if (err != BT_OK) {
         fprintf(stderr, "baton run: %s\n", why.text[0] != 0 ? why.text : bt_err_name(err));
-    } else if (r.json) {
-        print_json(&r);
     } else {
-        print_summary(&r);
+        report(&r);
     }
     bt_session_close(&r.session);
     bt_engine_close(r.open);

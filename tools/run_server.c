@@ -1,12 +1,11 @@
 // baton run --server: the same as run.c, asked of a router's gateway instead of a model at hand.
-#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/client/client.h"
 #include "common/json/json.h"
-#include "common/json/write.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/prompt.h"
+#include "tools/run_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,61 +162,23 @@ answer(run *r, bt_why *why)
 // ---- the end ----
 
 static void
-put_ids(bt_json_writer *w, const char *key, const int32_t *ids, size_t count)
+report(const run *r)
 {
-    bt_json_begin_array(w, key);
-    for (size_t i = 0; i < count; i++) {
-        bt_json_put_int(w, NULL, ids[i]);
-    }
-    bt_json_end(w);
-}
+    bt_run_report report = {
+        .prompt_ids = r->prompt_ids,
+        .prompt_count = r->prompt_count,
+        .ids = (const int32_t *)(const void *)r->answer.data,
+        .count = (uint32_t)(r->answer.len / sizeof(int32_t)),
+        .text = {r->text.data, r->text.len},
+        .finish_reason = bt_finish_name(r->finish),
+        .usage = r->usage,
+        .started = r->started,
+        .loaded = r->started,
+        .first = r->first,
+        .ended = r->ended,
+    };
 
-static double
-ms(bt_time from, bt_time to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
-}
-
-static void
-print_json(const run *r)
-{
-    bt_json_writer w;
-    bt_buf out;
-
-    bt_buf_init(&out, SIZE_MAX / 4);
-    bt_json_write(&w, &out);
-    bt_json_begin_object(&w, NULL);
-    put_ids(&w, "prompt_ids", r->prompt_ids, r->prompt_count);
-    put_ids(&w, "ids", (const int32_t *)(const void *)r->answer.data, r->answer.len / sizeof(int32_t));
-    bt_json_put_text(&w, "text", (bt_str){r->text.data != NULL ? r->text.data : "", r->text.len});
-    bt_json_put_text(&w, "finish_reason", bt_str_of(bt_finish_name(r->finish)));
-    bt_json_begin_object(&w, "usage");
-    bt_json_put_int(&w, "prompt_tokens", r->usage.prompt_tokens);
-    bt_json_put_int(&w, "completion_tokens", r->usage.completion_tokens);
-    bt_json_put_int(&w, "cached_tokens", r->usage.cached_tokens);
-    bt_json_end(&w);
-    bt_json_begin_object(&w, "timing");
-    bt_json_put_real(&w, "load_ms", 0);
-    bt_json_put_real(&w, "prefill_ms", ms(r->started, r->first));
-    bt_json_put_real(&w, "decode_ms", ms(r->first, r->ended));
-    bt_json_end(&w);
-    bt_json_end(&w);
-    puts(out.failed ? "{\"error\":\"out of memory\"}" : out.data);
-    bt_buf_fini(&out);
-}
-
-static void
-print_summary(const run *r)
-{
-    double seconds = ms(r->first, r->ended) / 1e3;
-    uint32_t tokens = r->usage.completion_tokens;
-
-    printf("\n");
-    fflush(stdout); // before the log, where both go to one file
-    bt_log_info("RUN-DONE",
-                "prompt %u tokens (%u cached), first token after %.0f ms, answer %u tokens at %.1f tok/s, %s",
-                r->usage.prompt_tokens, r->usage.cached_tokens, ms(r->started, r->first), tokens,
-                seconds > 0 && tokens > 1 ? (tokens - 1) / seconds : 0, bt_finish_name(r->finish));
+    bt_run_report_print(&report, r->json);
 }
 
 static int
@@ -307,7 +268,7 @@ bt_run_server_main(int argc, char **argv)
         r.ended = bt_time_now();
         code = err == BT_OK ? 0 : err <= BT_ERR_NOT_FOUND ? 2 : 1;
         if (err == BT_OK) {
-            (r.json ? print_json : print_summary)(&r);
+            report(&r);
         }
     }
     if (why.text[0] != 0 && code != 0) {

@@ -261,14 +261,14 @@ run(bt_call *call)
 
     call->phase = BT_CALL_RUNS;
     call->held++;
-    for (uint32_t i = 0; i < call->job.prompt_count * request->n; i++) {
+    // One that is refused, or too late already, ends the call: the others are not begun.
+    for (uint32_t i = 0; i < call->job.prompt_count * request->n && call->phase == BT_CALL_RUNS; i++) {
         bt_choice *choice = bt_choice_take(call, i, i / request->n);
         bt_err err = choice != NULL ? submit_choice(call, choice, &answer) : BT_ERR_BUSY;
 
         if (err != BT_OK) {
             refusal_of(call, err, &answer, choice != NULL ? choice : &(bt_choice){0}, &error);
             bt_call_fail(call, &error);
-            break;
         }
     }
     call->submitted = true;

@@ -1,8 +1,6 @@
 #include "router/metrics.h"
 
 #include <stddef.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #define AT(field) offsetof(bt_router_metrics, field)
 #define PHASE(index, name)                                                                                             \
@@ -145,20 +143,4 @@ bt_router_metrics_note_phases(bt_router_metrics *metrics, const bt_phases *phase
     bt_histogram_add_time(&metrics->prefill, &bt_latency_buckets, phases->prefill);
     bt_histogram_add_time(&metrics->queue, &bt_latency_buckets,
                           phases->route + phases->queue_prefill + phases->queue_decode);
-}
-
-double
-bt_resident_bytes(void)
-{
-    unsigned long long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-
-    if (file == NULL) {
-        return 0;
-    }
-    if (fscanf(file, "%*u %llu", &pages) != 1) {
-        pages = 0;
-    }
-    fclose(file);
-    return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }

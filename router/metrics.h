@@ -26,5 +26,3 @@ extern const bt_metric bt_router_metrics_table[];
 
 // One answer's phases.
 void bt_router_metrics_note_phases(bt_router_metrics *metrics, const bt_phases *phases);
-// This process's resident memory; 0 where the system does not say.
-double bt_resident_bytes(void);

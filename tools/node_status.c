@@ -42,21 +42,6 @@ typedef struct {
     double ready, resident_bytes, uptime;
 } process_metrics;
 
-static double
-resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "re");
-    unsigned long total = 0, resident = 0;
-
-    if (file != NULL) {
-        if (fscanf(file, "%lu %lu", &total, &resident) != 2) {
-            resident = 0;
-        }
-        fclose(file);
-    }
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
-}
-
 static void
 write_process(const bt_node_program *p, bt_buf *out, const char *labels)
 {
@@ -67,7 +52,7 @@ write_process(const bt_node_program *p, bt_buf *out, const char *labels)
         {BT_METRIC_GAUGE, offsetof(process_metrics, uptime), "baton:uptime_seconds", "Since start.", NULL, NULL},
         {0},
     };
-    process_metrics m = {p->opened && !p->program.draining, resident_bytes(),
+    process_metrics m = {p->opened && !p->program.draining, bt_resident_bytes(),
                          (double)(bt_loop_now(p->program.loop) - p->program.started) / BT_SECOND};
 
     bt_metrics_write(out, table, &m, labels);

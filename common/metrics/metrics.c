@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const bt_buckets bt_latency_buckets = {
     .count = 32,
@@ -127,4 +128,20 @@ bt_metrics_label(bt_buf *out, const char *name, const char *value)
         bt_buf_append_char(out, *value);
     }
     bt_buf_append_char(out, '"');
+}
+
+double
+bt_resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (file == NULL) {
+        return 0;
+    }
+    if (fscanf(file, "%*u %llu", &pages) != 1) {
+        pages = 0;
+    }
+    fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }

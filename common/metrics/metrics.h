@@ -54,3 +54,5 @@ typedef struct {
 void bt_metrics_write(bt_buf *out, const bt_metric *table, const void *values, const char *labels);
 // `model_name="…"` with the value escaped as Prometheus wants it.
 void bt_metrics_label(bt_buf *out, const char *name, const char *value);
+// This process's resident memory; 0 where the system does not say.
+double bt_resident_bytes(void);

@@ -114,8 +114,11 @@ queue_product(void *arg)
 {
     product *p = (product *)arg;
 
-    must(bt_cublas_s8(cuda->cublas, cuda, p->w, p->rows, p->cols, p->cols, p->tokens, p->x, p->cols, p->y, p->rows),
-         "cuBLASLt");
+    bt_cublas_shape shape;
+
+    shape.rows = p->rows, shape.cols = p->cols, shape.tokens = p->tokens;
+    shape.codes_stride = p->cols, shape.a8_stride = p->cols, shape.out_stride = p->rows;
+    must(bt_cublas_s8(cuda->cublas, cuda, &shape, p->w, p->x, p->y) == BT_OK, "cuBLASLt");
 }
 
 static void

@@ -4,13 +4,13 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PLANS_MAX 64
 #define WORKSPACE ((size_t)32 << 20)
 
 typedef struct {
-    uint32_t rows, cols, tokens;
-    size_t ld, a8_stride, out_stride;
+    bt_cublas_shape shape;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
@@ -21,7 +21,7 @@ struct bt_cublas {
     cublasLtHandle_t handle;
     void *workspace;
     plan plans[PLANS_MAX];
-    uint32_t count;
+    uint32_t count, oldest; // of plans; who gives way when all places are taken
 #define FUNCTION(name) decltype(&cublasLt##name) name
     FUNCTION(Create);
     FUNCTION(Destroy);
@@ -61,6 +61,22 @@ find_functions(bt_cublas *b)
     return true;
 }
 
+// Also what was only half made.
+static void
+drop(bt_cublas *b, plan *p)
+{
+    cublasLtMatrixLayout_t layouts[] = {p->a, p->b, p->d};
+
+    for (int i = 0; i < 3; i++) {
+        if (layouts[i] != NULL) {
+            b->MatrixLayoutDestroy(layouts[i]);
+        }
+    }
+    if (p->operation != NULL) {
+        b->MatmulDescDestroy(p->operation);
+    }
+}
+
 bt_cublas *
 bt_cublas_open(bt_cuda *cuda)
 {
@@ -89,10 +105,7 @@ bt_cublas_close(bt_cublas *b)
         return;
     }
     for (uint32_t i = 0; i < b->count; i++) {
-        b->MatrixLayoutDestroy(b->plans[i].a);
-        b->MatrixLayoutDestroy(b->plans[i].b);
-        b->MatrixLayoutDestroy(b->plans[i].d);
-        b->MatmulDescDestroy(b->plans[i].operation);
+        drop(b, &b->plans[i]);
     }
     cudaFree(b->workspace);
     if (b->handle != NULL) {
@@ -131,50 +144,65 @@ choose(bt_cublas *b, plan *p)
 static bool
 make(bt_cublas *b, plan *p)
 {
+    const bt_cublas_shape *s = &p->shape;
     cublasOperation_t transpose = CUBLAS_OP_T;
 
     return b->MatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32I, CUDA_R_32I) == CUBLAS_STATUS_SUCCESS &&
            b->MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) ==
                CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->a, CUDA_R_8I, p->cols, p->rows, (int64_t)p->ld) == CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->b, CUDA_R_8I, p->cols, p->tokens, (int64_t)p->a8_stride) ==
+           b->MatrixLayoutCreate(&p->a, CUDA_R_8I, s->cols, s->rows, (int64_t)s->codes_stride) ==
                CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->d, CUDA_R_32I, p->rows, p->tokens, (int64_t)p->out_stride) ==
+           b->MatrixLayoutCreate(&p->b, CUDA_R_8I, s->cols, s->tokens, (int64_t)s->a8_stride) ==
+               CUBLAS_STATUS_SUCCESS &&
+           b->MatrixLayoutCreate(&p->d, CUDA_R_32I, s->rows, s->tokens, (int64_t)s->out_stride) ==
                CUBLAS_STATUS_SUCCESS &&
            choose(b, p);
 }
 
-// The plan of a shape, made when it is met first. Tokens are rounded up to 64 (rows beyond are there and harmless), so that shapes
-// are few.
+// The plan of a shape, made when it is met first; NULL where cuBLASLt has nothing for it.
 static plan *
-plan_of(bt_cublas *b, const plan *want)
+plan_of(bt_cublas *b, const bt_cublas_shape *shape)
 {
-    for (uint32_t i = 0; i < b->count; i++) {
-        plan *p = &b->plans[i];
+    plan made = {};
+    uint32_t at;
 
-        if (p->rows == want->rows && p->cols == want->cols && p->tokens == want->tokens && p->ld == want->ld &&
-            p->a8_stride == want->a8_stride && p->out_stride == want->out_stride) {
-            return p;
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (memcmp(&b->plans[i].shape, shape, sizeof *shape) == 0) {
+            return &b->plans[i];
         }
     }
-    if (b->count == PLANS_MAX) {
+    made.shape = *shape;
+    if (!make(b, &made)) {
+        drop(b, &made);
         return NULL;
     }
-    b->plans[b->count] = *want;
-    return make(b, &b->plans[b->count]) ? &b->plans[b->count++] : NULL;
+    at = b->count < PLANS_MAX ? b->count++ : b->oldest++ % PLANS_MAX;
+    if (b->plans[at].operation != NULL) {
+        drop(b, &b->plans[at]);
+    }
+    b->plans[at] = made;
+    return &b->plans[at];
 }
 
 bool
-bt_cublas_s8(bt_cublas *b, bt_cuda *cuda, const int8_t *codes, uint32_t rows, uint32_t cols, size_t ld, uint32_t tokens,
-             const int8_t *a8, size_t a8_stride, int32_t *out, size_t out_stride)
+bt_cublas_has(bt_cublas *b, const bt_cublas_shape *shape)
 {
-    plan want = {};
-    int32_t one = 1, zero = 0;
-    plan *p;
+    return plan_of(b, shape) != NULL;
+}
 
-    want.rows = rows, want.cols = cols, want.ld = ld, want.a8_stride = a8_stride, want.out_stride = out_stride;
-    want.tokens = (tokens + 63) / 64 * 64;
-    p = plan_of(b, &want);
-    return p != NULL && b->Matmul(b->handle, p->operation, &one, codes, p->a, a8, p->b, &zero, out, p->d, out, p->d,
-                                  &p->algo, b->workspace, WORKSPACE, cuda->stream) == CUBLAS_STATUS_SUCCESS;
+bt_err
+bt_cublas_s8(bt_cublas *b, bt_cuda *cuda, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8,
+             int32_t *out)
+{
+    int32_t one = 1, zero = 0;
+    plan *p = plan_of(b, shape);
+
+    if (p == NULL || b->Matmul(b->handle, p->operation, &one, codes, p->a, a8, p->b, &zero, out, p->d, out, p->d,
+                               &p->algo, b->workspace, WORKSPACE, cuda->stream) != CUBLAS_STATUS_SUCCESS) {
+        bt_log_error("CUDA-CUBLAS", "%s: cuBLASLt failed on %llu x %llu x %llu", cuda->name,
+                     (unsigned long long)shape->rows, (unsigned long long)shape->cols,
+                     (unsigned long long)shape->tokens);
+        return BT_ERR_DEVICE;
+    }
+    return BT_OK;
 }

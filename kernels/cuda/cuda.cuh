@@ -138,6 +138,14 @@ bt_cuda_a8_at(size_t a8_stride, uint32_t token, uint32_t k)
 // cuBLASLt, loaded when the device is opened, where it is there.
 bt_cublas *bt_cublas_open(bt_cuda *cuda);
 void bt_cublas_close(bt_cublas *cublas);
-// out [tokens, rows] = a8 · codesᵀ, exact. False: it does not want to.
-bool bt_cublas_s8(bt_cublas *cublas, bt_cuda *cuda, const int8_t *codes, uint32_t rows, uint32_t cols, size_t ld,
-                  uint32_t tokens, const int8_t *a8, size_t a8_stride, int32_t *out, size_t out_stride);
+// out [tokens, rows] = a8 [tokens, cols] · codes [rows, cols] transposed, exact. Rows of all three lie so many elements apart.
+typedef struct {
+    uint64_t rows, cols,
+        tokens; // tokens: a multiple of 64, so that shapes are few: what lies beyond those there are is read and written
+    uint64_t codes_stride, a8_stride, out_stride;
+} bt_cublas_shape;
+
+// Can it? The answer is remembered, a few dozen shapes.
+bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape);
+bt_err bt_cublas_s8(bt_cublas *cublas, bt_cuda *cuda, const bt_cublas_shape *shape, const int8_t *codes,
+                    const int8_t *a8, int32_t *out);

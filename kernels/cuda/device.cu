@@ -133,7 +133,7 @@ lay_out(bt_cuda *cuda, carve *c)
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->normed = (float *)take(c, (size_t)l->tokens * cuda->a8_stride * 4);
-    cuda->s32_tokens = l->tokens < S32_TOKENS ? l->tokens : S32_TOKENS;
+    cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
     // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
     cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);
     cuda->q32 = (float *)take(c, heads * l->head_dim * 4);

@@ -61,17 +61,12 @@ plain_float_dot(const bt_cuda_matrix &m, uint32_t row, const float *x)
 static __global__ void
 plain_kernel(const __grid_constant__ linear_call c, const float *normed)
 {
-    uint32_t row = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y, part = 0, start = 0;
+    uint32_t row = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y, part, start;
     bool ints = c.part[0].kind == BT_WEIGHT_INT;
     const float *x = normed + token * c.a8_stride;
     float r[2];
 
-    if (!c.paired) {
-        while (part < c.part_count && row - start >= c.part[part].rows) {
-            start += c.part[part++].rows;
-        }
-    }
-    if (part == c.part_count || row - start >= c.part[part].rows) {
+    if (!find_part(c, row, &part, &start)) {
         return;
     }
     for (uint32_t i = 0; i < (c.paired ? 2u : 1u); i++) {
@@ -109,18 +104,13 @@ finish_four(const linear_call &c, uint32_t part, uint32_t row, uint32_t token, c
 static __global__ void __launch_bounds__(256) s32_kernel(const __grid_constant__ linear_call c, const int32_t *s32,
                                                          size_t stride, uint32_t first_token, uint32_t up_at)
 {
-    uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) * 4, token = first_token + blockIdx.y, part = 0, start = 0;
+    uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) * 4, token = first_token + blockIdx.y, part, start;
     const int32_t *from = s32 + blockIdx.y * stride + row;
     float *y = c.y + token * c.y_stride + row;
     bool together = c.y_stride % 4 == 0 && (uintptr_t)c.y % 16 == 0;
     float r[4], up[4], old[4] = {};
 
-    if (!c.paired) {
-        while (part < c.part_count && row - start >= c.part[part].rows) {
-            start += c.part[part++].rows;
-        }
-    }
-    if (part == c.part_count || row - start >= c.part[part].rows) {
+    if (!find_part(c, row, &part, &start)) {
         return;
     }
     if (c.epilogue == BT_LINEAR_ADD) {
@@ -294,54 +284,74 @@ launch_mma(bt_cuda *cuda, linear_call *c)
     return m->asymmetric ? launch_block<8, true>(cuda, c, block) : launch_block<8, false>(cuda, c, block);
 }
 
-// Many tokens and one exact dot an output: cuBLASLt multiplies, the rest is ours.
+static bt_cublas_shape
+shape_of(const linear_call *c, uint32_t part, size_t rows_all, uint32_t tokens)
+{
+    bt_cublas_shape s;
+
+    s.rows = c->part[part].rows, s.cols = c->padded, s.tokens = (tokens + 63) / 64 * 64;
+    s.codes_stride = c->part[part].padded, s.a8_stride = c->a8_stride, s.out_stride = rows_all;
+    return s;
+}
+
+static size_t
+rows_of_all(const linear_call *c)
+{
+    size_t rows = 0;
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        rows += c->part[i].rows;
+    }
+    return rows;
+}
+
+// Many tokens and one exact dot an output: cuBLASLt multiplies, if it can, and the rest is ours.
 static bool
 wants_cublas(const bt_cuda *cuda, const linear_call *c)
 {
-    size_t rows_all = 0;
+    size_t rows_all = rows_of_all(c);
+    uint32_t whole = c->tokens < cuda->s32_tokens ? c->tokens : cuda->s32_tokens;
+    uint32_t rest = cuda->s32_tokens != 0 ? c->tokens % cuda->s32_tokens : 0;
 
+    if (cuda->cublas == NULL || c->tokens < 128 || rows_all > 4 * (size_t)cuda->limits.cols) {
+        return false;
+    }
     for (uint32_t i = 0; i < c->part_count; i++) {
         const bt_cuda_matrix *m = &c->part[i];
+        bt_cublas_shape most = shape_of(c, i, rows_all, whole),
+                        last = shape_of(c, i, rows_all, rest != 0 ? rest : whole);
 
-        if (m->kind != BT_WEIGHT_INT || m->block != BT_BLOCK_ROW || m->act_block != BT_BLOCK_ROW || m->rows % 16 != 0) {
+        if (m->kind != BT_WEIGHT_INT || m->block != BT_BLOCK_ROW || m->act_block != BT_BLOCK_ROW || m->rows % 16 != 0 ||
+            !bt_cublas_has(cuda->cublas, &most) || !bt_cublas_has(cuda->cublas, &last)) {
             return false;
         }
-        rows_all += m->rows;
     }
-    return cuda->cublas != NULL && c->tokens >= 128 && rows_all <= 4 * (size_t)cuda->limits.cols;
+    return true;
 }
 
-// False: cuBLASLt has nothing for this shape, and nothing was done.
-static bool
-launch_cublas(bt_cuda *cuda, const linear_call *c, bt_err *err)
+static bt_err
+launch_cublas(bt_cuda *cuda, const linear_call *c)
 {
-    size_t rows_all = 0;
+    size_t rows_all = rows_of_all(c);
 
-    for (uint32_t i = 0; i < c->part_count; i++) {
-        rows_all += c->part[i].rows;
-    }
     for (uint32_t first = 0; first < c->tokens; first += cuda->s32_tokens) {
         uint32_t tokens = c->tokens - first < cuda->s32_tokens ? c->tokens - first : cuda->s32_tokens;
         size_t at = 0;
 
         for (uint32_t i = 0; i < c->part_count; i++) {
-            if (!bt_cublas_s8(cuda->cublas, cuda, (const int8_t *)c->part[i].codes, c->part[i].rows, c->padded,
-                              c->part[i].padded, tokens, c->a8 + first * c->a8_stride, c->a8_stride, cuda->s32 + at,
-                              rows_all)) {
-                if (first == 0) {
-                    return false; // nothing was stored yet
-                }
-                *err = BT_ERR_DEVICE;
-                return true;
+            bt_cublas_shape shape = shape_of(c, i, rows_all, tokens);
+            bt_err err = bt_cublas_s8(cuda->cublas, cuda, &shape, (const int8_t *)c->part[i].codes,
+                                      c->a8 + first * c->a8_stride, cuda->s32 + at);
+
+            if (err != BT_OK) {
+                return err;
             }
             at += c->part[i].rows;
         }
-        rows_all = at;
         s32_kernel<<<dim3(((c->paired ? c->part[0].rows : (uint32_t)rows_all) + 1023) / 1024, tokens), 256, 0,
                      cuda->stream>>>(*c, cuda->s32, rows_all, first, c->part[0].rows);
     }
-    *err = bt_cuda_launched(cuda, "linear, cuBLASLt");
-    return true;
+    return bt_cuda_launched(cuda, "linear, cuBLASLt");
 }
 
 bt_err
@@ -350,25 +360,17 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
     bt_err err;
-    uint32_t rows = 0;
 
     c.plain = wants_cublas(cuda, &c);
     if ((err = bt_cuda_prologue(cuda, args, c.plain)) != BT_OK) {
         return err;
     }
-    if (c.plain && launch_cublas(cuda, &c, &err)) {
-        return err;
-    }
     if (c.plain) {
-        c.plain = false;
-        if ((err = bt_cuda_prologue(cuda, args, false)) != BT_OK) {
-            return err;
-        }
+        return launch_cublas(cuda, &c);
     }
     if (!launch_mma(cuda, &c)) {
-        for (uint32_t i = 0; i < c.part_count; i++) {
-            rows += c.paired && i > 0 ? 0 : c.part[i].rows;
-        }
+        uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);
+
         plain_kernel<<<dim3((rows + 127) / 128, c.tokens), 128, 0, cuda->stream>>>(c, cuda->normed);
     }
     return bt_cuda_launched(cuda, "linear");

@@ -109,3 +109,14 @@ start_of(const linear_call &c, uint32_t part)
     }
     return start;
 }
+
+// Row `row` of y is row − *start of this part (paired: of both); false beyond the last.
+static __device__ __forceinline__ bool
+find_part(const linear_call &c, uint32_t row, uint32_t *part, uint32_t *start)
+{
+    *part = *start = 0;
+    while (!c.paired && *part < c.part_count && row - *start >= c.part[*part].rows) {
+        *start += c.part[(*part)++].rows;
+    }
+    return *part < c.part_count && row - *start < c.part[*part].rows;
+}

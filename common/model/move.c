@@ -240,8 +240,10 @@ bt_model_move(bt_model *model, bt_device *host, bt_device *device, bt_why *why)
     if (base == NULL || m.staging == NULL) {
         bt_device_free(device, base, total.bytes);
         bt_free_pages(m.staging, total.largest);
-        return bt_fail(why, BT_ERR_NO_MEMORY, "the weights need %.1f MiB of the device, which has %.1f MiB free",
-                       (double)total.bytes / 0x1p20, (double)bt_device_available(device) / 0x1p20);
+        return bt_fail(why, BT_ERR_NO_MEMORY,
+                       "%s: the weights need %.1f MiB there, where %.1f MiB are free, and %.1f MiB here on their way",
+                       bt_device_isa(device), (double)total.bytes / 0x1p20,
+                       (double)bt_device_available(device) / 0x1p20, (double)total.largest / 0x1p20);
     }
     m.memory = base;
     visit(&(visitor){move_weight, move_vector, &m}, model);
@@ -252,5 +254,7 @@ bt_model_move(bt_model *model, bt_device *host, bt_device *device, bt_why *why)
     memory->device = device;
     memory->on_device = base;
     memory->on_device_bytes = model->weight_bytes = total.bytes;
-    return m.err == BT_OK ? BT_OK : bt_fail(why, m.err, "the weights could not be copied to the device");
+    return m.err == BT_OK ? BT_OK
+                          : bt_fail(why, m.err, "%s: the weights could not be copied there (%s)", bt_device_isa(device),
+                                    bt_err_name(m.err));
 }

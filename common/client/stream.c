@@ -8,7 +8,7 @@
 
 // The router tells of a deadline itself; a little later we stop waiting for its word.
 #define GRACE (2 * BT_SECOND)
-#define CANCEL_TIME BT_SECOND
+#define SEND_TIME BT_SECOND // for a word of ours, where the stream's own time may be over
 
 // ---- what came while something else was waited for ----
 
@@ -120,13 +120,15 @@ static void
 give_credit(bt_client_stream *stream)
 {
     bt_client *client = stream->client;
+    bt_time soon = bt_client_deadline(client, SEND_TIME);
     bt_gateway_request request = {
         .id = stream->id, .method = BT_GATEWAY_CREDIT, .name = {"", 0}, .body = {"", 0}, .credits = ++stream->owed};
 
     if (client->sp != NULL && stream->owed >= (client->options.credits + 1) / 2) {
         bt_wire_scratch_reset(&client->write);
-        bt_client_send(client, &request, stream->deadline,
-                       NULL); // a connection that is lost is noticed when it is read
+        // A send that fails costs all streams their connection: one that is read late still gets its moment. A connection that is
+        // lost is noticed when it is read.
+        bt_client_send(client, &request, stream->deadline > soon ? stream->deadline : soon, NULL);
         stream->owed = 0;
     }
 }
@@ -187,7 +189,7 @@ bt_client_cancel(bt_client_stream *stream, bt_why *why)
     bt_wire_scratch_reset(&client->write);
     if ((err = bt_gateway_pack_cancel(&request.body, stream->id, &client->write)) != BT_OK)
         return bt_client_fail(client, err, why, "no room for a message");
-    return bt_client_send(client, &request, bt_client_deadline(client, CANCEL_TIME),
+    return bt_client_send(client, &request, bt_client_deadline(client, SEND_TIME),
                           why); // its own answer says nothing new
 }
 

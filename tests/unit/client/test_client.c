@@ -310,6 +310,24 @@ START_TEST(a_stream_comes_whole_and_gives_credit_as_it_is_read)
 }
 END_TEST
 
+START_TEST(a_stream_that_is_read_after_its_time_costs_the_others_nothing)
+{
+    bt_client_stream *late, *other = ask("count 200");
+    bt_client_call call = {.timeout = 20 * BT_MILLISECOND};
+    bt_client_event event;
+    bt_gateway_generate generate;
+
+    bt_gateway_generate_defaults(&generate);
+    generate.input = (bt_gateway_input){.kind = BT_INPUT_PROMPT, .prompt = bt_str_of("count 1000")};
+    ck_assert_msg(bt_client_generate(client, &generate, &call, &late, &why) == BT_OK, "%s", why.text);
+    usleep(50000);
+    for (uint32_t i = 0; i < options.credits; i++) // enough that credit goes back
+        ck_assert_msg(bt_client_next(late, &event, &why) == BT_OK, "%s", why.text);
+    bt_client_end(late);
+    expect_count(other, 0, 200);
+}
+END_TEST
+
 START_TEST(streams_run_side_by_side_whichever_is_read_first)
 {
     bt_client_stream *streams[4];
@@ -540,6 +558,7 @@ main(void)
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, a_stream_comes_whole_and_gives_credit_as_it_is_read);
+    tcase_add_test(tcase, a_stream_that_is_read_after_its_time_costs_the_others_nothing);
     tcase_add_test(tcase, streams_run_side_by_side_whichever_is_read_first);
     tcase_add_test(tcase, more_streams_than_there_may_be_are_busy);
     tcase_add_test(tcase, a_refusal_says_why_to_persons_and_programs);

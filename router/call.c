@@ -1,6 +1,7 @@
 // A call's way to the core: taken, prepared by a text worker, given to the core; and how it ends before its answer is complete.
 #include "router/call.h"
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
 
 #include <stdio.h>
@@ -124,14 +125,9 @@ refuse_new(bt_calls *calls, bt_openai_error *error, unsigned status, const char 
 }
 
 static uint64_t
-hash_of(bt_str text)
+session_of(bt_str key)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < text.len; i++) {
-        hash = (hash ^ (unsigned char)text.data[i]) * 0x100000001b3u;
-    }
-    return text.len != 0 ? bt_mix64(hash) | 1 : 0;
+    return key.len != 0 ? bt_hash_text(key.data, key.len) | 1 : 0;
 }
 
 static void
@@ -142,7 +138,7 @@ fill_call(bt_call *call, const bt_question *question)
     call->client = question->client;
     call->wants_results = question->wants_results;
     call->deadline = question->time_max == BT_TIME_NEVER ? BT_TIME_NEVER : call->arrived + question->time_max;
-    call->session = hash_of(bt_str_of(question->session != NULL ? question->session : ""));
+    call->session = session_of(bt_str_of(question->session != NULL ? question->session : ""));
     snprintf(call->name, sizeof call->name, "%s", question->name);
     call->job.task = question->task;
     call->job.kind = question->kind;
@@ -236,7 +232,7 @@ submit_choice(bt_call *call, bt_choice *choice, bt_router_answer *answer)
         .end_count = sampling.ignore_eos                 ? 0
                      : call->head.kind == BT_OPENAI_CHAT ? calls->end_count
                                                          : calls->end_count != 0,
-        .session = call->session != 0 ? call->session : hash_of(request->user),
+        .session = call->session != 0 ? call->session : session_of(request->user),
         .deadline = deadline_of(call),
     };
     bt_err err;

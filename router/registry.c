@@ -1,6 +1,6 @@
 #include "router/registry.h"
+#include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
 
 #include <assert.h>
 #include <string.h>
@@ -139,16 +139,6 @@ pair(bt_registry *registry, uint32_t prefill)
     }
 }
 
-static uint64_t
-hash_name(const char *name)
-{
-    uint64_t hash = 0;
-
-    for (; *name != 0; name++)
-        hash = bt_mix64(hash ^ (uint64_t)(unsigned char)*name);
-    return hash;
-}
-
 void
 bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, bt_time now)
 {
@@ -162,7 +152,7 @@ bt_registry_hello(bt_registry *registry, uint32_t node, const bt_hello *hello, b
     }
     self->state = BT_NODE_READY;
     self->hello = *hello;
-    self->name = hash_name(hello->name);
+    self->name = bt_hash_text(hello->name, strlen(hello->name));
     self->load = (bt_heartbeat){.blocks_free = hello->blocks};
     self->heard = now;
     self->busy_until = 0;

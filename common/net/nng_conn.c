@@ -4,6 +4,7 @@
 //     accepted:  FREE  →         GREETING → UP → FREE
 #include "common/net/nng_impl.h"
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
 
 #include <inttypes.h>
@@ -168,7 +169,7 @@ static void
 refuse(bt_nng_conn *conn, bt_time now, const char *why)
 {
     bt_nng_link *link = conn->link;
-    uint64_t hash = 0;
+    uint64_t hash;
     char name[128], *port;
     bool known = false;
 
@@ -180,8 +181,7 @@ refuse(bt_nng_conn *conn, bt_time now, const char *why)
     who(conn, name, sizeof name);
     if ((port = strrchr(name, ':')) != NULL)
         *port = 0;
-    for (const char *c = name; *c != 0; c++)
-        hash = bt_mix64(hash ^ (uint8_t)*c);
+    hash = bt_hash_text(name, strlen(name));
     for (uint32_t i = 0; i < link->refused_count; i++)
         known |= link->refused[i] == hash;
     if (!known && link->refused_count < BT_NNG_REFUSED_LOGGED) {

@@ -1,8 +1,8 @@
 // A connection's life: it is adopted, greets, brings messages, and is closed.
 #include "common/net/sp_impl.h"
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/rng.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -98,16 +98,6 @@ address_of(const bt_sp_conn *conn, char *out, size_t bytes)
         snprintf(out, bytes, "[%s]", inet_ntop(AF_INET6, address.s_in6.sa_addr, text, sizeof text));
     else
         snprintf(out, bytes, "this host");
-}
-
-static uint64_t
-hash_of(const char *name)
-{
-    uint64_t hash = 0;
-
-    for (; *name != 0; name++)
-        hash = bt_mix64(hash ^ (uint8_t)*name);
-    return hash;
 }
 
 // Once an address: a stranger who knocks a thousand times fills no log.
@@ -363,7 +353,7 @@ bt_sp_conn_adopt(bt_sp_conn *conn, nng_stream *stream, bt_time now)
 
     conn->stream = stream;
     address_of(conn, name, sizeof name);
-    conn->address = hash_of(name);
+    conn->address = bt_hash_text(name, strlen(name));
     conn->began = conn->moved = conn->active = now;
     conn->sp->connections++;
     conn->sp->stats.opened++;

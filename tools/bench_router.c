@@ -15,6 +15,7 @@
 #include "tools/bench_router_load.h"
 #include "tools/bench_router_mock.h"
 #include "tools/commands.h"
+#include "tools/percentile.h"
 #include "tools/settings.h"
 
 #include <arpa/inet.h>
@@ -246,22 +247,6 @@ memory_of(pid_t pid, const char *key)
 
 // ---- a round ----
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double
-rank(const double *sorted, uint32_t count, double share)
-{
-    uint32_t at = (uint32_t)ceil(share * count);
-
-    return count == 0 ? NAN : sorted[at != 0 ? at - 1 : 0];
-}
-
 typedef enum { ADDED, ADDED_WHOLE, ADDED_STREAMED, TOTAL, MOCK } figure;
 
 static percentiles
@@ -277,9 +262,12 @@ summarise(const bench *b, figure what)
             continue;
         b->values[count++] = (double)(what == TOTAL ? r->took : what == MOCK ? spent : r->took - spent) / 1e6;
     }
-    qsort(b->values, count, sizeof *b->values, by_value);
-    return (percentiles){rank(b->values, count, 0.5), rank(b->values, count, 0.9), rank(b->values, count, 0.99),
-                         rank(b->values, count, 0.999), rank(b->values, count, 1)};
+    if (count == 0)
+        return (percentiles){NAN, NAN, NAN, NAN, NAN}; // 0 would say that nothing was added
+    bt_sort_values(b->values, count);
+    return (percentiles){bt_percentile(b->values, count, 0.5), bt_percentile(b->values, count, 0.9),
+                         bt_percentile(b->values, count, 0.99), bt_percentile(b->values, count, 0.999),
+                         bt_percentile(b->values, count, 1)};
 }
 
 static bt_err

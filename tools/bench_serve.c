@@ -10,6 +10,7 @@
 #include "common/net/loop.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/percentile.h"
 #include "tools/sse_reader.h"
 
 #include <errno.h>
@@ -399,22 +400,6 @@ turn(void *self, bt_time now)
     return b->rate > 0 && b->started < b->requests ? b->next_arrival : BT_TIME_NEVER;
 }
 
-static int
-compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double
-percentile(const samples *s, double share)
-{
-    size_t rank = (size_t)ceil(share * (double)s->count);
-
-    return s->count == 0 ? 0 : s->values[rank != 0 ? rank - 1 : 0];
-}
-
 static double
 mean(const samples *s)
 {
@@ -429,13 +414,13 @@ mean(const samples *s)
 static void
 put_samples(bt_json_writer *w, const char *key, samples *s)
 {
-    qsort(s->values, s->count, sizeof *s->values, compare);
+    bt_sort_values(s->values, s->count);
     bt_json_begin_object(w, key);
     bt_json_put_real(w, "mean", mean(s));
-    bt_json_put_real(w, "p50", percentile(s, 0.5));
-    bt_json_put_real(w, "p90", percentile(s, 0.9));
-    bt_json_put_real(w, "p99", percentile(s, 0.99));
-    bt_json_put_real(w, "max", percentile(s, 1));
+    bt_json_put_real(w, "p50", bt_percentile(s->values, s->count, 0.5));
+    bt_json_put_real(w, "p90", bt_percentile(s->values, s->count, 0.9));
+    bt_json_put_real(w, "p99", bt_percentile(s->values, s->count, 0.99));
+    bt_json_put_real(w, "max", bt_percentile(s->values, s->count, 1));
     bt_json_end(w);
 }
 
@@ -471,9 +456,10 @@ print_json(bench *b, double seconds)
 static void
 print_row(const char *name, samples *s)
 {
-    qsort(s->values, s->count, sizeof *s->values, compare);
-    printf("  %-26s mean %9.2f   p50 %9.2f   p90 %9.2f   p99 %9.2f\n", name, mean(s), percentile(s, 0.5),
-           percentile(s, 0.9), percentile(s, 0.99));
+    bt_sort_values(s->values, s->count);
+    printf("  %-26s mean %9.2f   p50 %9.2f   p90 %9.2f   p99 %9.2f\n", name, mean(s),
+           bt_percentile(s->values, s->count, 0.5), bt_percentile(s->values, s->count, 0.9),
+           bt_percentile(s->values, s->count, 0.99));
 }
 
 static void

@@ -6,11 +6,11 @@
 #include "common/json/write.h"
 #include "tools/commands.h"
 #include "tools/engine_args.h"
+#include "tools/percentile.h"
 #include "tools/prompt.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define PIECE 128u // tokens that are scored in one step: bounds the logits kept
@@ -212,14 +212,6 @@ run_all(evaluation *e, bt_why *why)
     return BT_OK;
 }
 
-static int
-compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void
 report(evaluation *e)
 {
@@ -228,7 +220,7 @@ report(evaluation *e)
     bt_buf out;
 
     if (e->kl) {
-        qsort(e->divergences, e->predicted, sizeof *e->divergences, compare_doubles);
+        bt_sort_values(e->divergences, e->predicted);
         p99 = e->divergences[(e->predicted - 1) * 99 / 100];
         for (uint64_t i = 0; i < e->predicted; i++) {
             kl += e->divergences[i] / (double)e->predicted;

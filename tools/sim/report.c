@@ -1,9 +1,9 @@
 #include "tools/sim/report.h"
 #include "common/base/mem.h"
 #include "common/json/write.h"
+#include "tools/percentile.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 const char *
 sim_policy_name(bt_place_policy policy)
@@ -14,35 +14,18 @@ sim_policy_name(bt_place_policy policy)
     return names[policy];
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-// Nearest rank, of sorted values.
-static double
-at_share(const double *values, uint32_t count, double share)
-{
-    uint32_t rank = (uint32_t)ceil(share * count);
-
-    return count == 0 ? 0 : values[rank > 0 ? rank - 1 : 0];
-}
-
 static sim_spread
 spread_of(double *values, uint32_t count)
 {
     sim_spread spread;
     double sum = 0;
 
-    qsort(values, count, sizeof *values, by_value);
+    bt_sort_values(values, count);
     for (uint32_t i = 0; i < count; i++)
         sum += values[i];
-    spread.p50 = at_share(values, count, 0.5);
-    spread.p90 = at_share(values, count, 0.9);
-    spread.p99 = at_share(values, count, 0.99);
+    spread.p50 = bt_percentile(values, count, 0.5);
+    spread.p90 = bt_percentile(values, count, 0.9);
+    spread.p99 = bt_percentile(values, count, 0.99);
     spread.mean = count > 0 ? sum / count : 0;
     return spread;
 }
@@ -80,7 +63,7 @@ take_requests(const sim_report *report, const sim_setup *setup, const sim_result
     out->ttft_ms = spread_of(ttft, begun);
     out->tpot_ms = spread_of(tpot, several);
     for (uint32_t i = 0; i < SIM_CURVE; i++)
-        out->ttft_curve[i] = at_share(ttft, begun, (i + 1.0) / SIM_CURVE);
+        out->ttft_curve[i] = bt_percentile(ttft, begun, (i + 1.0) / SIM_CURVE);
     out->answer_tokens_s = tokens / out->seconds;
 }
 

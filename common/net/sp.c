@@ -286,14 +286,13 @@ bt_sp_begin(bt_sp *sp, uint32_t conn, size_t length)
         bt_sp_conn_close(self, "reads too slowly", &sp->stats.stalled);
         return NULL;
     }
-    for (int i = 0; i < BT_SP_HEAD_BYTES; i++)
-        out->data[out->len++] = (char)((uint64_t)length >> 8 * (7 - i));
     at = (uint8_t *)out->data + out->len;
-    out->len += length;
+    bt_sp_write_head(at, length);
+    out->len += BT_SP_HEAD_BYTES + length;
     self->active = bt_loop_now(sp->loop);
     sp->stats.messages_out++;
     sp->written = true;
-    return at;
+    return at + BT_SP_HEAD_BYTES;
 }
 
 void

@@ -17,10 +17,6 @@
 #include "common/base/buf.h"
 #include "common/net/loop.h"
 
-#define BT_SP_GREETING_BYTES 8
-#define BT_SP_HEAD_BYTES 8
-#define BT_SP_PAIR0 0x10
-
 typedef struct {
     const char *listen;
     const char *cert_key_file;     // PEM, both in one file; wanted for tls+tcp

@@ -2,7 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/mem.h"
-#include "common/net/sp.h"
+#include "common/net/sp_wire.h"
 
 #include <nng/nng.h>
 #include <nng/supplemental/tls/tls.h>
@@ -22,8 +22,6 @@ struct bt_sp_client {
     size_t used; // of `in`: the message that was handed out last
     uint8_t chunk[CHUNK_BYTES];
 };
-
-static const uint8_t greeting[BT_SP_GREETING_BYTES] = {0, 'S', 'P', 0, 0, BT_SP_PAIR0, 0, 0};
 
 // ---- waiting ----
 
@@ -181,16 +179,16 @@ use(bt_sp_client *client, size_t bytes)
 static bt_err
 greet(bt_sp_client *client, bt_time deadline)
 {
-    nng_iov part = {(void *)(uintptr_t)greeting, sizeof greeting};
+    nng_iov part = {(void *)(uintptr_t)bt_sp_greeting, sizeof bt_sp_greeting};
     bt_err err = write_all(client, &part, 1, deadline);
 
-    while (err == BT_OK && client->in.len < sizeof greeting)
+    while (err == BT_OK && client->in.len < sizeof bt_sp_greeting)
         err = read_some(client, deadline);
     if (err != BT_OK)
         return err;
-    if (memcmp(client->in.data, greeting, sizeof greeting) != 0)
+    if (memcmp(client->in.data, bt_sp_greeting, sizeof bt_sp_greeting) != 0)
         return BT_ERR_INVALID;
-    use(client, sizeof greeting);
+    use(client, sizeof bt_sp_greeting);
     return BT_OK;
 }
 
@@ -256,19 +254,8 @@ bt_sp_client_send(bt_sp_client *client, const void *bytes, size_t length, bt_tim
 
     use(client, client->used);
     client->used = 0;
-    for (int i = 0; i < BT_SP_HEAD_BYTES; i++)
-        head[i] = (uint8_t)((uint64_t)length >> 8 * (7 - i));
+    bt_sp_write_head(head, length);
     return write_all(client, parts, 2, deadline);
-}
-
-static uint64_t
-length_of(const bt_buf *in)
-{
-    uint64_t length = 0;
-
-    for (int i = 0; i < BT_SP_HEAD_BYTES; i++)
-        length = length << 8 | (uint8_t)in->data[i];
-    return length;
 }
 
 bt_err
@@ -279,7 +266,7 @@ bt_sp_client_receive(bt_sp_client *client, const uint8_t **bytes, size_t *length
     use(client, client->used);
     client->used = 0;
     while (err == BT_OK) {
-        uint64_t size = client->in.len >= BT_SP_HEAD_BYTES ? length_of(&client->in) : 0;
+        uint64_t size = client->in.len >= BT_SP_HEAD_BYTES ? bt_sp_read_head((const uint8_t *)client->in.data) : 0;
 
         if (size > client->message_bytes_max)
             return BT_ERR_TOO_LONG;

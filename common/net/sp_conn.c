@@ -64,24 +64,20 @@ bt_sp_conn_fini(bt_sp_conn *conn)
 }
 
 static void
-empty(bt_buf *buf)
-{
-    size_t limit = buf->limit;
-
-    if (buf->cap > KEEP_BYTES) {
-        bt_buf_fini(buf);
-        bt_buf_init(buf, limit);
-    }
-    bt_buf_clear(buf);
-}
-
-static void
 forget(bt_buf *buf)
 {
     size_t limit = buf->limit;
 
     bt_buf_fini(buf);
     bt_buf_init(buf, limit);
+}
+
+static void
+empty(bt_buf *buf)
+{
+    if (buf->cap > KEEP_BYTES)
+        forget(buf);
+    bt_buf_clear(buf);
 }
 
 static void
@@ -223,32 +219,21 @@ bt_sp_conn_sent(bt_sp_conn *conn, bt_time now)
 
 // ---- receiving ----
 
-static uint64_t
-big_endian(const uint8_t *bytes)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < 8; i++)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
 // The bytes that were used; 0 when more are needed, or the connection is closed now.
 static size_t
 take_greeting(bt_sp_conn *conn, const uint8_t *bytes, size_t length)
 {
-    static const uint8_t greeting[BT_SP_GREETING_BYTES] = {0, 'S', 'P', 0, 0, BT_SP_PAIR0, 0, 0};
-    size_t compared = length < sizeof greeting ? length : sizeof greeting;
+    size_t compared = length < BT_SP_GREETING_BYTES ? length : BT_SP_GREETING_BYTES;
 
-    if (memcmp(bytes, greeting, compared) != 0) {
+    if (memcmp(bytes, bt_sp_greeting, compared) != 0) {
         bt_sp_conn_close(conn, "not a pair0 socket of nng", &conn->sp->stats.foreign);
         return 0;
     }
-    if (length < sizeof greeting)
+    if (length < BT_SP_GREETING_BYTES)
         return 0;
     conn->greeted = true;
     conn->began = 0;
-    return sizeof greeting;
+    return BT_SP_GREETING_BYTES;
 }
 
 static size_t
@@ -260,7 +245,7 @@ take_message(bt_sp_conn *conn, const uint8_t *bytes, size_t length, bt_time now)
 
     if (length < BT_SP_HEAD_BYTES)
         return 0;
-    size = big_endian(bytes);
+    size = bt_sp_read_head(bytes);
     if (size > sp->options.message_bytes_max) {
         bt_sp_conn_close(conn, "a message larger than this server takes", &sp->stats.foreign);
         return 0;
@@ -347,8 +332,6 @@ is_one_too_many(const bt_sp_conn *conn)
 void
 bt_sp_conn_adopt(bt_sp_conn *conn, nng_stream *stream, bt_time now)
 {
-    static const uint8_t greeting[BT_SP_GREETING_BYTES] = {0, 'S', 'P', 0, 0, BT_SP_PAIR0, 0, 0};
-
     char name[128];
 
     conn->stream = stream;
@@ -361,7 +344,7 @@ bt_sp_conn_adopt(bt_sp_conn *conn, nng_stream *stream, bt_time now)
         bt_sp_conn_close(conn, "as many connections as one address may have", &conn->sp->stats.refused);
         return;
     }
-    bt_buf_append(&conn->out, greeting, sizeof greeting);
+    bt_buf_append(&conn->out, bt_sp_greeting, sizeof bt_sp_greeting);
     if (conn->out.failed) {
         bt_sp_conn_close(conn, NULL, NULL);
         return;

@@ -3,6 +3,7 @@
 
 #include "common/net/mailbox.h"
 #include "common/net/sp.h"
+#include "common/net/sp_wire.h"
 
 #include <nng/nng.h>
 #include <nng/supplemental/tls/tls.h>

@@ -161,8 +161,11 @@ answers_ready(uint16_t port)
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     const char *ask = "GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     char got[16] = "";
+    struct timeval patience = {.tv_sec = 1}; // of a step: a router that accepts and says nothing is asked again
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool yes = connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && send(fd, ask, strlen(ask), MSG_NOSIGNAL) > 0 &&
+    bool yes = setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0 &&
+               setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0 &&
+               connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && send(fd, ask, strlen(ask), MSG_NOSIGNAL) > 0 &&
                recv(fd, got, 12, MSG_WAITALL) == 12 && memcmp(got + 9, "200", 3) == 0;
 
     close(fd);
@@ -191,8 +194,13 @@ start_router(bench *b, bt_why *why)
         _exit(127);
     }
     while (!answers_ready(b->port)) {
-        if (bt_time_now() - begun > READY_MAX || waitpid(b->router, NULL, WNOHANG) == b->router)
-            return bt_fail(why, BT_ERR_TIMEOUT, "the router did not become ready: see %s", log);
+        if (waitpid(b->router, NULL, WNOHANG) == b->router) {
+            b->router = 0; // its number may be another's by now
+            return bt_fail(why, BT_ERR_IO, "the router ended before it was ready: see %s", log);
+        }
+        if (bt_time_now() - begun > READY_MAX)
+            return bt_fail(why, BT_ERR_TIMEOUT, "the router was not ready within %d s: see %s",
+                           (int)(READY_MAX / BT_SECOND), log);
         usleep(1000);
     }
     b->ready_ms = (double)(bt_time_now() - begun) / 1e6;
@@ -388,8 +396,10 @@ open_bench(bench *b, bt_why *why)
     b->ledger = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     b->results = bt_alloc_array(count, sizeof *b->results);
     b->values = bt_alloc_array(count, sizeof *b->values);
-    if (b->ledger == MAP_FAILED || b->results == NULL || b->values == NULL || mkdtemp(b->folder) == NULL)
+    if (b->ledger == MAP_FAILED || b->results == NULL || b->values == NULL)
         return bt_fail(why, BT_ERR_NO_MEMORY, "no memory for %u requests", count);
+    if (mkdtemp(b->folder) == NULL)
+        return bt_fail(why, BT_ERR_IO, "%s: %s", b->folder, strerror(errno));
     b->ledger->count = count;
     if ((err = start_mock(b, why)) == BT_OK)
         err = start_router(b, why);

@@ -1,4 +1,5 @@
 // baton decode: a decode node of a cluster.
+#include "common/model/card.h"
 #include "tools/commands.h"
 #include "tools/node.h"
 #include "tools/node_metrics.h"
@@ -10,16 +11,16 @@ static bt_err
 foresee(bt_node_program *p, bt_why *why)
 {
     const bt_node_config *ours = p->config, *first = &p->cluster.prefill[0];
-    bt_model_options own = bt_engine_settings_options(&ours->engine, ours->model).model;
-    bt_model_options theirs = bt_engine_settings_options(&first->engine, ours->model).model;
-    uint64_t digest, family, their_family;
-    bt_err err;
+    bt_model_options options[] = {bt_engine_settings_options(&ours->engine, ours->model).model,
+                                  bt_engine_settings_options(&first->engine, ours->model).model};
+    bt_model_names names[2]; // ours, theirs
+    bt_err err = bt_model_foresee(ours->model, options, names, 2, why);
 
-    if ((err = bt_model_foresee(&own, &digest, &family, why)) != BT_OK ||
-        (err = bt_model_foresee(&theirs, &p->prompt_weights, &their_family, why)) != BT_OK) {
+    if (err != BT_OK) {
         return err;
     }
-    if (their_family != family) {
+    p->prompt_weights = names[1].digest;
+    if (names[1].family != names[0].family) {
         return bt_fail(why, BT_ERR_INVALID,
                        "weights: %s (of %s) and %s (of prefill node %s) do not read each other's caches: both are made "
                        "at load (w8, q4), or both are as in the file",

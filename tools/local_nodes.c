@@ -3,6 +3,7 @@
 #include "tools/program.h"
 
 #include "common/engine/plan.h"
+#include "common/model/card.h"
 #include "common/node/bundle.h"
 #include "common/node/loopback.h"
 
@@ -47,13 +48,14 @@ static bt_err
 load_prefill(bt_local_nodes *nodes, const bt_machine_options *decoding, bt_why *why)
 {
     bt_machine_options options = machine_options(nodes, true);
-    uint64_t digest, family, other;
-    bt_err err;
+    bt_model_options models[] = {decoding->engine.model, options.engine.model};
+    bt_model_names names[2]; // of those who decode, of those who read prompts
+    bt_err err = bt_model_foresee(options.engine.model.path, models, names, 2, why);
 
-    if ((err = bt_model_foresee(&decoding->engine.model, &digest, &family, why)) != BT_OK ||
-        (err = bt_model_foresee(&options.engine.model, &nodes->prompt_weights, &other, why)) != BT_OK)
+    if (err != BT_OK)
         return err;
-    if (family != other)
+    nodes->prompt_weights = names[1].digest;
+    if (names[0].family != names[1].family)
         return bt_fail(why, BT_ERR_INVALID,
                        "prompt_weights: %s and weights: %s do not read each other's caches: both are made at load (w8, "
                        "q4), or both are as in the file",

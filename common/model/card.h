@@ -1,5 +1,5 @@
-// What a router needs of a model: its tokenizer, its sizes, and the digests by which nodes will call it, read from the file or directory
-// without the weights.
+// What can be known of a model without loading it, from the head of its file or directory and samples of its tensors: for a router its
+// tokenizer and sizes, and for all programs of a cluster the digests by which nodes will call it.
 #pragma once
 
 #include "common/model/model.h"
@@ -19,3 +19,7 @@ typedef struct {
 bt_err bt_model_card_open(bt_model_card *out, const char *path, const bt_model_options *options, bt_model_names *names,
                           uint32_t count, bt_why *why);
 void bt_model_card_close(bt_model_card *card); // accepts a zeroed one
+
+// The names alone: what a decode node expects of itself and of its prefill nodes. A tokenizer is not asked for.
+bt_err bt_model_foresee(const char *path, const bt_model_options *options, bt_model_names *names, uint32_t count,
+                        bt_why *why);

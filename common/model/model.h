@@ -87,7 +87,3 @@ typedef struct {
 // Errors are one line that names the file, the tensor or key, and what was expected.
 bt_err bt_model_open(bt_model **out, const bt_model_options *options, bt_device *device, bt_why *why);
 void bt_model_close(bt_model *model);
-
-// The digest and the family that a model opened with these options would have, without loading it: what a decode node expects of its
-// prefill nodes. Reads the file's head and samples of its tensors.
-bt_err bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *family, bt_why *why);

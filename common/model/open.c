@@ -155,29 +155,3 @@ bt_model_open(bt_model **out, const bt_model_options *options, bt_device *device
     }
     return err;
 }
-
-bt_err
-bt_model_foresee(const bt_model_options *options, uint64_t *digest, uint64_t *family, bt_why *why)
-{
-    bt_source source = {0};
-    bt_plan plan = {0};
-    bt_model *model;
-    uint64_t sampled;
-    bt_err err;
-
-    if ((err = bt_source_open(&source, options->path, why)) != BT_OK) {
-        return err;
-    }
-    if ((model = new_model()) == NULL) {
-        err = out_of_memory(options, why);
-    } else if ((err = bt_model_outline(&plan, model, &source, options->weights, options->w8_act_block,
-                                       &model->memory->arena, why)) == BT_OK) {
-        sampled = bt_model_source_digest(&plan);
-        *digest = bt_model_digest(sampled, &plan, options);
-        *family = bt_model_family(sampled, options);
-    }
-    bt_plan_close(&plan);
-    bt_model_close(model);
-    bt_source_close(&source);
-    return err;
-}

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/engine/calibrate.h"
 #include "common/engine/engine.h"
+#include "common/model/card.h"
 #include "tests/support/tiny_gguf.h"
 
 #include <stdlib.h>
@@ -98,7 +99,6 @@ START_TEST(models_that_read_each_others_caches_are_of_one_family)
     static const bt_load_weights ways[] = {BT_LOAD_KEEP, BT_LOAD_W8, BT_LOAD_Q4};
     bt_device *device = open_device(2);
     bt_model *model[3] = {open_model(device, BT_LOAD_KEEP, NULL)};
-    uint64_t digest, family, family_even;
     bt_calibration calibration;
 
     ck_assert_int_eq(bt_calibrate(&calibration, model[0], device, true, NULL), BT_OK);
@@ -109,14 +109,13 @@ START_TEST(models_that_read_each_others_caches_are_of_one_family)
     ck_assert_uint_eq(model[1]->family, model[2]->family);
     ck_assert_uint_ne(model[0]->family, model[1]->family); // only made weights divide V
     for (int i = 0; i < 3; i++) {
-        bt_model_options options = {.path = path, .weights = ways[i]};
+        bt_model_options options[] = {{.weights = ways[i]}, {.weights = ways[i], .equalise = true}};
+        bt_model_names names[2];
 
-        ck_assert_int_eq(bt_model_foresee(&options, &digest, &family, NULL), BT_OK);
-        ck_assert_uint_eq(digest, model[i]->digest);
-        ck_assert_uint_eq(family, model[i]->family);
-        options.equalise = true;
-        ck_assert_int_eq(bt_model_foresee(&options, &digest, &family_even, NULL), BT_OK);
-        ck_assert_uint_ne(family, family_even);
+        ck_assert_int_eq(bt_model_foresee(path, options, names, 2, NULL), BT_OK);
+        ck_assert_uint_eq(names[0].digest, model[i]->digest);
+        ck_assert_uint_eq(names[0].family, model[i]->family);
+        ck_assert_uint_ne(names[0].family, names[1].family);
         bt_model_close(model[i]);
     }
     bt_calibration_close(&calibration);

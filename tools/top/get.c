@@ -135,7 +135,7 @@ read_answer(int fd, bt_sse_reader *reader, bt_time deadline, bt_buf *body)
     char bytes[16384];
 
     bt_sse_reader_init(reader);
-    while (!reader->done) {
+    while (!reader->done && !body->failed) { // failed: larger than it may be, and perhaps without end
         ssize_t got = recv(fd, bytes, sizeof bytes, 0);
 
         if (got > 0) {

@@ -154,14 +154,6 @@ fill(bt_cluster_config *out, const bt_config_tree *tree)
     }
 }
 
-static const char *
-name_of(const bt_cluster_config *c, uint32_t pool, uint32_t node)
-{
-    return pool == BT_CLUSTER_ROUTERS   ? c->routers[node].name
-           : pool == BT_CLUSTER_PREFILL ? c->prefill[node].name
-                                        : c->decode[node].name;
-}
-
 static bt_err
 find_self(bt_cluster_config *out, const bt_config_tree *tree, const bt_cluster_ask *ask, bt_why *why)
 {
@@ -175,13 +167,14 @@ find_self(bt_cluster_config *out, const bt_config_tree *tree, const bt_cluster_a
         return BT_OK;
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (ask->name != NULL && strcmp(ask->name, name_of(out, pool, i)) == 0) {
+        const char *name = bt_cluster_get(out, pool, i).name;
+
+        if (ask->name != NULL && strcmp(ask->name, name) == 0) {
             out->self = i;
             return BT_OK;
         }
         if (used < sizeof names) {
-            used +=
-                (size_t)snprintf(names + used, sizeof names - used, "%s%s", i != 0 ? ", " : "", name_of(out, pool, i));
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i != 0 ? ", " : "", name);
         }
     }
     if (count == 0) {

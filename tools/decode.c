@@ -46,12 +46,6 @@ prepare(bt_node_program *p, bt_machine_options *options, bt_why *why)
     return options->shared ? foresee(p, why) : BT_OK;
 }
 
-static void
-wake(void *loop)
-{
-    bt_loop_wake(loop);
-}
-
 static bt_err
 open_node(bt_node_program *p, bt_why *why)
 {
@@ -65,8 +59,8 @@ open_node(bt_node_program *p, bt_why *why)
         .lease = c->lease,
         .sources = p->cluster.prefill_count,
         .prompt_weights = p->prompt_weights,
-        .wake = wake,
-        .wake_arg = p->program.loop,
+        .wake = bt_program_wake,
+        .wake_arg = &p->program,
     };
 
     memcpy(options.name, c->name, sizeof options.name);

@@ -48,12 +48,6 @@ write_node_metrics(void *self, bt_buf *out, const char *labels)
 
 // ---- loading ----
 
-static void
-wake_loop(void *self)
-{
-    bt_loop_wake(self);
-}
-
 static void *
 load(void *self)
 {
@@ -64,8 +58,8 @@ load(void *self)
         .model = c->model,
         .prompt_weights = c->prompt_weights == 0 ? BT_LOCAL_ONE_WEIGHTS : c->prompt_weights - 1,
         .queue = c->http.queue,
-        .wake = wake_loop,
-        .wake_arg = l->program.loop,
+        .wake = bt_program_wake,
+        .wake_arg = &l->program,
     };
 
     l->load_err = bt_local_nodes_load(&l->nodes, &options, &l->load_why);

@@ -9,12 +9,6 @@
 
 // ---- loading ----
 
-static void
-wake_loop(void *self)
-{
-    bt_loop_wake(self);
-}
-
 static bt_err
 load_machine(bt_node_program *p, bt_why *why)
 {
@@ -25,7 +19,7 @@ load_machine(bt_node_program *p, bt_why *why)
                      .transport = c->transport[0] != 0 ? c->transport : NULL,
                      .path = (bt_transfer_path)c->transfer_path,
                      .listen = c->transfer[0] != 0 ? c->transfer : NULL},
-        .plane = {.wake = wake_loop, .wake_arg = p->program.loop},
+        .plane = {.wake = bt_program_wake, .wake_arg = &p->program},
     };
     bt_err err = p->kind->prepare(p, &options, why);
 

@@ -16,12 +16,6 @@ prepare(bt_node_program *p, bt_machine_options *options, bt_why *why)
     return BT_OK;
 }
 
-static void
-wake(void *loop)
-{
-    bt_loop_wake(loop);
-}
-
 static bt_err
 open_node(bt_node_program *p, bt_why *why)
 {
@@ -32,8 +26,8 @@ open_node(bt_node_program *p, bt_why *why)
         .chunk_tokens = c->engine.chunk_tokens,
         .prompts = c->queue,
         .lease = c->lease,
-        .wake = wake,
-        .wake_arg = p->program.loop,
+        .wake = bt_program_wake,
+        .wake_arg = &p->program,
     };
 
     memcpy(options.name, c->name, sizeof options.name);

@@ -195,6 +195,12 @@ bt_program_close(bt_program *p)
     return p->exit_code;
 }
 
+void
+bt_program_wake(void *program)
+{
+    bt_loop_wake(((bt_program *)program)->loop);
+}
+
 uint64_t
 bt_program_draw_epoch(void)
 {

@@ -75,5 +75,7 @@ void bt_program_run(bt_program *program);
 // loaded).
 void bt_program_fail(bt_program *program, const bt_why *why);
 int bt_program_close(bt_program *program);
+// Any thread: the loop takes a turn. For options that have a `wake` and its `wake_arg`, which is the program.
+void bt_program_wake(void *program);
 
 uint64_t bt_program_draw_epoch(void); // of one start of a program, never 0

@@ -183,25 +183,14 @@ static void
 measure_now(bt_router_http *http)
 {
     bt_router_metrics *m = &http->calls->metrics;
-    bt_router_stats stats = {0};
 
     if (http->calls->edge != NULL) {
-        bt_router_edge_stats(http->calls->edge, &stats);
+        bt_router_edge_stats(http->calls->edge, &m->core);
     }
-    m->running = stats.running;
-    m->waiting = stats.queued;
-    m->leak = (double)stats.leak;
-    m->remote = stats.remote;
-    m->remote_failed = stats.remote_failed;
-    memcpy(m->moves, stats.moves_by, sizeof m->moves);
-    memcpy(m->retries, stats.retries, sizeof m->retries);
-    memcpy(m->retries_by, stats.retries_by, sizeof m->retries_by);
-    m->late_messages = stats.late_messages;
-    m->bad_messages = stats.bad_messages;
-    m->deadlines_missed = stats.deadlines_missed;
-    m->nodes = stats.nodes_up;
-    m->retries_refused = stats.retries_refused;
-    m->breakers_opened = stats.breakers_opened;
+    m->running = m->core.running;
+    m->waiting = m->core.queued;
+    m->leak = (double)m->core.leak;
+    m->nodes = m->core.nodes_up;
     m->ready = bt_calls_ready(http->calls);
     m->calls = http->calls->calls_open;
     m->choices = http->calls->choices_open;

@@ -25,17 +25,17 @@
 
 #define MOVED(cause, name)                                                                                             \
     {                                                                                                                  \
-        BT_METRIC_COUNTER, AT(moves) + (cause) * sizeof(uint64_t), "baton:request_moves_total",                        \
+        BT_METRIC_COUNTER, AT(core.moves_by) + (cause) * sizeof(uint64_t), "baton:request_moves_total",                \
             "Requests that went on at another node, by why; an error is a retry.", "cause=\"" name "\"", NULL          \
     }
 #define RETRIED_FOR(err, name)                                                                                         \
     {                                                                                                                  \
-        BT_METRIC_COUNTER, AT(retries_by) + (err) * sizeof(uint64_t), "baton:request_retries_by_cause_total",          \
+        BT_METRIC_COUNTER, AT(core.retries_by) + (err) * sizeof(uint64_t), "baton:request_retries_by_cause_total",     \
             "The same, by what the node said.", "cause=\"" name "\"", NULL                                             \
     }
 #define RETRIED(role, name)                                                                                            \
     {                                                                                                                  \
-        BT_METRIC_COUNTER, AT(retries) + (role) * sizeof(uint64_t), "baton:request_retries_total",                     \
+        BT_METRIC_COUNTER, AT(core.retries) + (role) * sizeof(uint64_t), "baton:request_retries_total",                \
             "Errors that were tried again, by the kind of node that failed.", "role=\"" name "\"", NULL                \
     }
 
@@ -63,9 +63,9 @@ const bt_metric bt_router_metrics_table[] = {
      NULL},
     {BT_METRIC_COUNTER, AT(degraded), "baton:request_degraded_total",
      "Requests whose prompt was read by other weights than it should have been.", NULL, NULL},
-    {BT_METRIC_COUNTER, AT(remote), "baton:remote_prefills_total", "Prompts that were given to prefill nodes.", NULL,
-     NULL},
-    {BT_METRIC_COUNTER, AT(remote_failed), "baton:remote_prefills_failed_total",
+    {BT_METRIC_COUNTER, AT(core.remote), "baton:remote_prefills_total", "Prompts that were given to prefill nodes.",
+     NULL, NULL},
+    {BT_METRIC_COUNTER, AT(core.remote_failed), "baton:remote_prefills_failed_total",
      "Prompts that were not read there, or whose blocks did not come.", NULL, NULL},
     MOVED(BT_MOVE_LOST, "node_lost"),
     MOVED(BT_MOVE_SOURCE, "source_lost"),
@@ -80,15 +80,15 @@ const bt_metric bt_router_metrics_table[] = {
     RETRIED_FOR(BT_ERR_BUG, "bug"),
     RETRIED_FOR(BT_ERR_UNSUPPORTED, "unsupported"),
     RETRIED_FOR(BT_ERR_NOT_FOUND, "not_found"),
-    {BT_METRIC_COUNTER, AT(retries_refused), "baton:request_retries_refused_total",
+    {BT_METRIC_COUNTER, AT(core.retries_refused), "baton:request_retries_refused_total",
      "Errors that went to the client: two retries were in vain, or errors are too many.", NULL, NULL},
-    {BT_METRIC_COUNTER, AT(breakers_opened), "baton:breakers_opened_total",
+    {BT_METRIC_COUNTER, AT(core.breakers_opened), "baton:breakers_opened_total",
      "Times that a node was passed over for a while because it failed requests.", NULL, NULL},
-    {BT_METRIC_COUNTER, AT(deadlines_missed), "baton:request_timeouts_total",
+    {BT_METRIC_COUNTER, AT(core.deadlines_missed), "baton:request_timeouts_total",
      "Requests that were not done within their time.", NULL, NULL},
-    {BT_METRIC_COUNTER, AT(late_messages), "baton:router_late_messages_total",
+    {BT_METRIC_COUNTER, AT(core.late_messages), "baton:router_late_messages_total",
      "Of nodes, about requests that were over.", NULL, NULL},
-    {BT_METRIC_COUNTER, AT(bad_messages), "baton:router_bad_messages_total", "Of nodes, that made no sense.", NULL,
+    {BT_METRIC_COUNTER, AT(core.bad_messages), "baton:router_bad_messages_total", "Of nodes, that made no sense.", NULL,
      NULL},
     REJECTED(rejected_invalid, "invalid"),
     REJECTED(rejected_too_long, "too_long"),

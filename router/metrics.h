@@ -11,14 +11,12 @@ typedef struct {
     uint64_t rejected_invalid, rejected_too_long, rejected_busy, rejected_auth, rejected_not_ready;
     uint64_t prompt_tokens, cached_tokens, generation_tokens;
     uint64_t degraded;
-    // The core's, set when the text is written:
-    uint64_t remote, remote_failed, moves[BT_MOVE_CAUSES], retries[2], retries_refused, breakers_opened;
-    uint64_t retries_by[BT_ERR_COUNT], late_messages, bad_messages, deadlines_missed;
     uint64_t http_2xx, http_4xx, http_5xx;
     bt_histogram ttft, inter_token, per_output_token, total, queue, prefill, decode, transfer, text;
     bt_histogram phases[7]; // as in bt_phases
     bt_histogram prompt_length, generation_length;
     // Set when the text is written:
+    bt_router_stats core;
     double nodes, running, waiting, calls, choices, connections, ready, leak, resident_bytes, uptime;
 } bt_router_metrics;
 

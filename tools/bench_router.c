@@ -453,12 +453,12 @@ bt_bench_router_main(int argc, char **argv)
     static bench b = {.rounds = 5, .seconds = 10, .nodes = 2, .connections = 64, .max_tokens = 4, .rate = 1000};
     const char *model = NULL;
     const bt_arg args[] = {
-        {"rate", BT_ARG_FLOAT, &b.rate, "R", "requests a second (Poisson) [1000]", NULL},
-        {"seconds", BT_ARG_U32, &b.seconds, "N", "of a round [10]", NULL},
-        {"rounds", BT_ARG_U32, &b.rounds, "N", "each is told, and the best of them [5]", NULL},
-        {"connections", BT_ARG_U32, &b.connections, "N", "kept alive [64]", NULL},
-        {"max-tokens", BT_ARG_U32, &b.max_tokens, "N", "of an answer [4]", NULL},
-        {"nodes", BT_ARG_U32, &b.nodes, "N", "mock decode nodes [2]", NULL},
+        {"rate", BT_ARG_FLOAT, &b.rate, "R", "requests a second (Poisson)", NULL},
+        {"seconds", BT_ARG_U32, &b.seconds, "N", "of a round", NULL},
+        {"rounds", BT_ARG_U32, &b.rounds, "N", "each is told, and the best of them", NULL},
+        {"connections", BT_ARG_U32, &b.connections, "N", "kept alive", NULL},
+        {"max-tokens", BT_ARG_U32, &b.max_tokens, "N", "of an answer", NULL},
+        {"nodes", BT_ARG_U32, &b.nodes, "N", "mock decode nodes", NULL},
         {"set", BT_ARG_STRING, &b.set, "KEY=VALUE", "for the router", NULL},
         {"json", BT_ARG_FLAG, &b.json, NULL, "one JSON object a round", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},

@@ -66,7 +66,7 @@ bt_synth_main(int argc, char **argv)
     const char *format = "gguf", *type = NULL, *positional[2];
     bool shapes = false, json = false;
     const bt_arg args[] = {
-        {"format", BT_ARG_STRING, &format, "NAME", "gguf, or safetensors: a folder without a tokenizer [gguf]", NULL},
+        {"format", BT_ARG_STRING, &format, "NAME", "gguf, or safetensors: a folder without a tokenizer", NULL},
         {"type", BT_ARG_STRING, &type, "NAME", "f32, f16, bf16, q8_0 or q4_0 [q8_0; bf16]", NULL},
         {"layers", BT_ARG_U32, &options.layers, "N", "layers, 0 = the shape's", NULL},
         {"seed", BT_ARG_U64, &options.seed, "N", "other weights [1]", NULL},
@@ -78,10 +78,10 @@ bt_synth_main(int argc, char **argv)
     bt_args_spec spec = {
         .usage = "baton synth SHAPE OUT [options]",
         .about = "Writes a model of random weights in a real model's shape, to measure speed with. Answers are noise. "
-                 "The same "
-                 "options give the same bytes.",
-        .example = "baton synth llama-1b /tmp/llama-1b.gguf --type q4_0\nbaton synth llama-8b /tmp/llama-8b.gguf && "
-                   "baton bench engine /tmp/llama-8b.gguf --weights q4 --set weights.search=off --device cuda:0",
+                 "The same options give the same bytes.",
+        .example =
+            "  baton synth llama-1b /tmp/llama-1b.gguf --type q4_0\n  baton synth llama-8b /tmp/llama-8b.gguf && "
+            "baton bench engine /tmp/llama-8b.gguf --weights q4 --set weights.search=off --device cuda:0",
         .args = args,
         .positional_max = 2,
     };
@@ -89,7 +89,7 @@ bt_synth_main(int argc, char **argv)
     bt_device *device = NULL;
     uint32_t count = 0;
     uint64_t bytes = 0;
-    bt_why why;
+    bt_why why = {""};
     bt_err err;
     int code = bt_args_parse(&spec, argc, argv, positional, &count);
 

@@ -191,7 +191,7 @@ bt_top_main(int argc, char **argv)
     static const bt_arg args[] = {
         {"once", BT_ARG_FLAG, &t.once, NULL, "one picture, after one interval, and end", NULL},
         {"json", BT_ARG_FLAG, &t.json, NULL, "a JSON object a picture", NULL},
-        {"interval", BT_ARG_FLOAT, &t.interval, "SECONDS", "between looks [1]", NULL},
+        {"interval", BT_ARG_FLOAT, &t.interval, "SECONDS", "between looks", NULL},
         {"key", BT_ARG_STRING, &t.key, "KEY", "where the router wants one [$BATON_KEY]", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},
     };

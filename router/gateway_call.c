@@ -43,6 +43,13 @@ take_off(bt_gateway_call **list, bt_gateway_call *asked)
 }
 
 static void
+give_back(bt_gateway_call *asked)
+{
+    asked->next = asked->gateway->free;
+    asked->gateway->free = asked;
+}
+
+static void
 release(bt_gateway_call *asked)
 {
     bt_router_gateway *gateway = asked->gateway;
@@ -50,9 +57,8 @@ release(bt_gateway_call *asked)
     take_off(&gateway->of_conn[asked->conn], asked);
     bt_sp_keep(gateway->sp, asked->conn, gateway->of_conn[asked->conn] != NULL);
     asked->call = NULL;
-    if (!asked->dirty) { // else the pump finds it and frees it
-        asked->next = gateway->free;
-        gateway->free = asked;
+    if (!asked->dirty) { // else the pump finds it and gives it back
+        give_back(asked);
     }
 }
 
@@ -258,13 +264,11 @@ bt_gateway_pump(bt_router_gateway *gateway)
         bt_gateway_call *asked = gateway->dirty;
 
         gateway->dirty = asked->next_dirty;
+        asked->dirty = false;
         if (asked->call != NULL) {
-            asked->dirty = false;
             pump(asked);
         } else {
-            asked->dirty = false;
-            asked->next = gateway->free;
-            gateway->free = asked;
+            give_back(asked);
         }
     }
 }
@@ -450,8 +454,7 @@ bt_gateway_start(bt_router_gateway *gateway, uint32_t conn, const bt_gateway_req
                                                     : CREDITS_MAX,
     };
     if (start(asked, request, taken, &error) != BT_OK) {
-        asked->next = gateway->free;
-        gateway->free = asked;
+        give_back(asked);
         bt_gateway_refuse(gateway, conn, request->id, bt_str_of(taken), &error);
         return;
     }

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-// What reads the prompts that come from prefill nodes, by the settings of those; and that their caches are ours.
+// What reads the prompts that come from prefill nodes, by the settings of those, which are alike (tools/cluster_check.c); and that their
+// caches are ours.
 static bt_err
 foresee(bt_node_program *p, bt_why *why)
 {
@@ -26,12 +27,6 @@ foresee(bt_node_program *p, bt_why *why)
                        "at load (w8, q4), or both are as in the file",
                        bt_settings_weights[ours->engine.weights], ours->name,
                        bt_settings_weights[first->engine.weights], first->name);
-    }
-    for (uint32_t i = 1; i < p->cluster.prefill_count; i++) {
-        if (p->cluster.prefill[i].engine.weights != first->engine.weights) {
-            return bt_fail(why, BT_ERR_INVALID, "weights: prefill nodes %s and %s differ", first->name,
-                           p->cluster.prefill[i].name);
-        }
     }
     return BT_OK;
 }

@@ -8,6 +8,13 @@
 #define PROOF_ROUNDS 8
 #define END_GRACE BT_SECOND // after a cancel: what cannot be dropped by then costs the peer
 
+// All that was begun has ended, and nothing more will be: it waits to be told.
+static bool
+fetch_over(const bt_fetch *f)
+{
+    return f->pieces == 0 && (f->err != BT_OK || f->next == f->count);
+}
+
 // Ending.
 
 // The first error of a fetch counts. What can be let go is; the rest ends by itself, or with the peer at the deadline.
@@ -57,7 +64,7 @@ bt_transfer_cancel(bt_transfer *t, uint64_t user)
     for (uint32_t i = 0; i < t->queued; i++) {
         bt_fetch *f = &t->fetches[t->queue[i]];
 
-        if (f->user == user && f->err == BT_OK && (f->next < f->count || f->pieces != 0)) {
+        if (f->user == user && f->err == BT_OK && !fetch_over(f)) {
             end_fetch(t, f, BT_ERR_CANCELLED, BT_TRANSFER_CAUSE_ENDED);
         }
     }
@@ -317,7 +324,7 @@ watch_deadlines(bt_transfer *t, bt_time now)
         if (f->err != BT_OK && f->pieces != 0 && f->deadline > now + END_GRACE) {
             f->deadline = now + END_GRACE;
         }
-        if (now < f->deadline || (f->pieces == 0 && (f->err != BT_OK || f->next == f->count))) {
+        if (now < f->deadline || fetch_over(f)) {
             continue;
         }
         end_fetch(t, f, BT_ERR_TIMEOUT, BT_TRANSFER_CAUSE_TIMEOUT);
@@ -342,12 +349,6 @@ watch_peers(bt_transfer *t)
 }
 
 // Telling.
-
-static bool
-fetch_over(const bt_fetch *f)
-{
-    return f->pieces == 0 && (f->err != BT_OK || f->next == f->count);
-}
 
 static bt_transfer_event
 finish(bt_transfer *t, bt_fetch *f)

@@ -1,6 +1,6 @@
-// Between transfer.c, which knows fetches, and the transports, which know how bytes move. Private to this folder.
+// Between fetch.c, which knows fetches, and the transports, which know how bytes move. Private to this folder.
 //
-// transfer.c cuts fetches into pieces (runs of blocks adjacent on both sides), gives them to a transport as far as the peer's
+// fetch.c cuts fetches into pieces (runs of blocks adjacent on both sides), gives them to a transport as far as the peer's
 // window allows, and looks at what has landed. A transport sets `state` and never calls back.
 #pragma once
 
@@ -26,7 +26,7 @@ typedef struct bt_piece {
     void *arrived;                  // of ucx: an answer that waits to be received
     struct bt_transport *transport; // of ucx, for its callbacks
     bool posted;                    // of ucx: the library may write to the landing blocks
-    uint32_t fetch, first;          // of transfer.c
+    uint32_t fetch, first;          // of fetch.c
 } bt_piece;
 
 typedef struct bt_transport bt_transport;

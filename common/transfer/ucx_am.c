@@ -36,7 +36,7 @@ bt_ucx_ask(bt_ucx *u, bt_ucx_peer *p, bt_piece *piece)
     while (i < u->tag_count && u->tags[i] != NULL) {
         i++;
     }
-    assert(i < u->tag_count); // transfer.c has as many pieces
+    assert(i < u->tag_count); // there are as many pieces
     u->tags[i] = piece;
     piece->tag = ++u->lives[i] << BT_UCX_TAG_BITS | i;
     u->requests[i] = (bt_ucx_request_header){MAGIC, piece->tag, u->identity, p->epoch, piece->from, piece->count};

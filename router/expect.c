@@ -4,12 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *
-role_name(bt_node_role role)
-{
-    return role == BT_NODE_DECODE ? "decode" : role == BT_NODE_PREFILL ? "prefill" : "router";
-}
-
 static bt_router_refusal
 texts(const char *field, const char *expected, const char *found)
 {
@@ -47,7 +41,7 @@ bt_router_compare(const bt_router_expected *expected, const bt_hello *hello)
     if (expected->version != 0 && expected->version != hello->version)
         return numbers("version", expected->version, hello->version);
     if (expected->role != hello->role)
-        return texts("role", role_name(expected->role), role_name(hello->role));
+        return texts("role", bt_node_role_name(expected->role), bt_node_role_name(hello->role));
     if (expected->name[0] != 0 && strcmp(expected->name, hello->name) != 0)
         return texts("name", expected->name, hello->name);
     // A format changes model and layout too: it is what a person has to hear.

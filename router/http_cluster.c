@@ -103,8 +103,7 @@ put_node(const bt_router_http *http, const bt_router *core, uint32_t index, uint
     bt_json_begin_object(w, NULL);
     if (as != NULL || said) {
         bt_json_put_text(w, "name", bt_str_of(as != NULL ? as->name : node.hello->name));
-        bt_json_put_text(
-            w, "role", bt_str_of((as != NULL ? as->role : node.hello->role) == BT_NODE_DECODE ? "decode" : "prefill"));
+        bt_json_put_text(w, "role", bt_str_of(bt_node_role_name(as != NULL ? as->role : node.hello->role)));
     }
     if (as != NULL) {
         bt_json_put_text(w, "link", bt_str_of(as->link));
@@ -219,7 +218,7 @@ write_row(const bt_router_http *http, const bt_router *core, size_t row, bt_buf 
         bt_buf_clear(&name);
         bt_metrics_label(&name, "node", i < http->options.node_count ? http->options.nodes[i].name : node.hello->name);
         bt_buf_printf(out, "%s{%s,%s,role=\"%s\"} %g\n", node_rows[row].name, labels,
-                      name.data != NULL ? name.data : "", node.hello->role == BT_NODE_DECODE ? "decode" : "prefill",
+                      name.data != NULL ? name.data : "", bt_node_role_name(node.hello->role),
                       node_rows[row].value(&node));
     }
     bt_buf_fini(&name);

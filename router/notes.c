@@ -11,8 +11,8 @@ note_ready(bt_router_note *note, const bt_router_node *now)
 
     if (note->state != BT_NODE_READY || note->epoch != hello->epoch)
         bt_log_info("NODE-READY", "%s: %s, epoch %016llx, %u sequences, %u blocks of %u tokens", hello->name,
-                    hello->role == BT_NODE_DECODE ? "decode" : "prefill", (unsigned long long)hello->epoch,
-                    hello->sequences, hello->blocks, hello->block_tokens);
+                    bt_node_role_name(hello->role), (unsigned long long)hello->epoch, hello->sequences, hello->blocks,
+                    hello->block_tokens);
     if (hello->draining && !note->draining)
         bt_log_info("NODE-DRAINS", "%s: takes nothing new", hello->name);
     note->draining = hello->draining;

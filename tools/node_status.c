@@ -157,7 +157,7 @@ on_node(void *self, bt_http_request *request)
     bt_json_write(&w, bt_http_out(request));
     bt_json_begin_object(&w, NULL);
     bt_json_put_text(&w, "name", bt_str_of(p->config->name));
-    bt_json_put_text(&w, "role", bt_str_of(p->kind->role == BT_NODE_DECODE ? "decode" : "prefill"));
+    bt_json_put_text(&w, "role", bt_str_of(bt_node_role_name(p->kind->role)));
     bt_json_put_text(&w, "state", bt_str_of(state_of(p)));
     put_hex(&w, "epoch", p->epoch);
     bt_json_put_int(&w, "pid", getpid());

@@ -35,6 +35,12 @@ bt_message_kind_name(bt_message_kind kind)
     return (unsigned)kind < BT_MESSAGE_KINDS ? kind_names[kind] : "?";
 }
 
+const char *
+bt_node_role_name(bt_node_role role)
+{
+    return role == BT_NODE_DECODE ? "decode" : role == BT_NODE_PREFILL ? "prefill" : "router";
+}
+
 static bool
 sampling_is_bounded(const bt_sampling *sampling)
 {

@@ -76,6 +76,8 @@ typedef struct {
 
 typedef enum { BT_NODE_DECODE, BT_NODE_PREFILL, BT_NODE_ROUTER } bt_node_role;
 
+const char *bt_node_role_name(bt_node_role role); // "decode", …
+
 // The router's opens or reopens a relation: it has nothing at the node any more, and repeats until the node answers with its own. A
 // node's says what it is and that it numbers TOKENS from 1 again; also sent when it begins to drain.
 typedef struct {

@@ -133,6 +133,7 @@ def test_where_no_router_is_it_says_so(pair, tiny):
         assert '--key' in top(s.url, '--once', code=1)
         view = json.loads(top(s.url, '--once', '--json', '--interval', '0.1', env={**os.environ, 'BATON_KEY': 'sesame'}))
         assert view['router'] == 'local' and view['nodes'][0]['tokens_per_s'] == 0
+        assert 'sesame' not in top('--help', env={**os.environ, 'BATON_KEY': 'sesame'})
     finally:
         s.stop()
 

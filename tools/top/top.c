@@ -207,10 +207,10 @@ bt_top_main(int argc, char **argv)
     uint32_t count = 0;
     int code;
 
-    t.key = getenv("BATON_KEY");
     if ((code = bt_args_parse(&spec, argc, argv, &t.url, &count)) >= 0) {
         return code;
     }
+    t.key = t.key != NULL ? t.key : getenv("BATON_KEY"); // not before: --help shows what is set
     if (!(t.interval >= 0.05f && t.interval <= 3600)) {
         fprintf(stderr, "baton top: --interval: expected 0.05 to 3600 seconds\n");
         return 2;

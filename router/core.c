@@ -617,8 +617,8 @@ bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill)
     return false;
 }
 
-uint32_t
-bt_router_nodes_max(const bt_router *router)
+const bt_router_limits *
+bt_router_get_limits(const bt_router *router)
 {
-    return router->limits.nodes_max;
+    return &router->limits;
 }

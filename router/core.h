@@ -228,4 +228,5 @@ typedef struct {
 void bt_router_get_node(const bt_router *router, uint32_t node, bt_router_node *out);
 // Has the decode node proved that it can fetch from this prefill node?
 bool bt_router_is_pair(const bt_router *router, uint32_t decode, uint32_t prefill);
-uint32_t bt_router_nodes_max(const bt_router *router); // nodes are numbered below it
+// As they hold, with what was 0 filled in. Nodes are numbered below nodes_max.
+const bt_router_limits *bt_router_get_limits(const bt_router *router);

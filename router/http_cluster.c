@@ -133,7 +133,7 @@ bt_router_http_write_cluster(bt_router_http *http, bt_buf *out)
 {
     const bt_calls *calls = http->calls;
     const bt_router *core = calls->edge != NULL ? bt_router_edge_core(calls->edge) : NULL;
-    uint32_t nodes = core != NULL ? bt_router_nodes_max(core) : http->options.node_count;
+    uint32_t nodes = core != NULL ? bt_router_get_limits(core)->nodes_max : http->options.node_count;
     bt_router_stats stats = {0};
     bt_json_writer w;
 
@@ -208,7 +208,7 @@ write_row(const bt_router_http *http, const bt_router *core, size_t row, bt_buf 
     bt_buf_init(&name, 4096);
     bt_buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", node_rows[row].name, node_rows[row].help,
                   node_rows[row].name);
-    for (uint32_t i = 0; i < bt_router_nodes_max(core); i++) {
+    for (uint32_t i = 0; i < bt_router_get_limits(core)->nodes_max; i++) {
         bt_router_node node;
 
         bt_router_get_node(core, i, &node);

@@ -32,28 +32,35 @@ struct bt_router_edge {
     bool *link_failed;     // [nodes_max] another message was not taken: the core has to hear of it
 };
 
+static bt_err
+open_memory(bt_router_edge *edge, bt_why *why)
+{
+    const bt_router_limits *limits = bt_router_get_limits(edge->core);
+
+    edge->nodes_max = limits->nodes_max;
+    edge->wish_max = limits->requests_max;
+    edge->wishes = bt_alloc_array(edge->wish_max, sizeof *edge->wishes);
+    edge->actions = bt_alloc(sizeof *edge->actions);
+    edge->link_failed = bt_alloc_array(edge->nodes_max, sizeof *edge->link_failed);
+    edge->notes = bt_alloc_array(edge->nodes_max, sizeof *edge->notes);
+    if (edge->wishes == NULL || edge->actions == NULL || edge->link_failed == NULL || edge->notes == NULL)
+        return bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for the edge of %u nodes and %u requests",
+                       edge->nodes_max, edge->wish_max);
+    return BT_OK;
+}
+
 bt_err
 bt_router_edge_open(bt_router_edge **out, const bt_router_limits *limits, bt_link *link,
                     const bt_router_callbacks *callbacks, bt_why *why)
 {
     bt_router_edge *edge = bt_alloc(sizeof *edge);
-    bt_err err = BT_ERR_NO_MEMORY;
+    bt_err err;
 
     if (edge == NULL)
-        return bt_fail(why, err, "router: out of memory");
+        return bt_fail(why, BT_ERR_NO_MEMORY, "router: no memory for its edge");
     edge->link = link;
     edge->callbacks = *callbacks;
-    edge->wish_max = limits->requests_max != 0 ? limits->requests_max : 256;
-    edge->wishes = bt_alloc_array(edge->wish_max, sizeof *edge->wishes);
-    edge->actions = bt_alloc(sizeof *edge->actions);
-    edge->nodes_max = limits->nodes_max != 0 ? limits->nodes_max : 64;
-    edge->link_failed = bt_alloc_array(edge->nodes_max, sizeof *edge->link_failed);
-    edge->notes = bt_alloc_array(edge->nodes_max, sizeof *edge->notes);
-    if (edge->wishes == NULL || edge->actions == NULL || edge->link_failed == NULL || edge->notes == NULL)
-        err = bt_fail(why, err, "router: out of memory");
-    else
-        err = bt_router_open(&edge->core, limits, why);
-    if (err != BT_OK) {
+    if ((err = bt_router_open(&edge->core, limits, why)) != BT_OK || (err = open_memory(edge, why)) != BT_OK) {
         bt_router_edge_close(edge);
         return err;
     }

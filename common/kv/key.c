@@ -33,16 +33,3 @@ bt_kv_key_next(uint64_t weights_digest, bt_kv_key previous, const int32_t *ids, 
     memcpy(hashed.ids, ids, block_tokens * sizeof *ids);
     return hash(&hashed, sizeof previous + block_tokens * sizeof *ids, weights_digest);
 }
-
-uint32_t
-bt_kv_key_chain(uint64_t weights_digest, const int32_t *ids, uint32_t count, uint32_t block_tokens, bt_kv_key *out,
-                uint32_t limit)
-{
-    bt_kv_key key = bt_kv_key_root(weights_digest);
-    uint32_t full = count / block_tokens < limit ? count / block_tokens : limit;
-
-    for (uint32_t i = 0; i < full; i++) {
-        out[i] = key = bt_kv_key_next(weights_digest, key, ids + (size_t)i * block_tokens, block_tokens);
-    }
-    return full;
-}

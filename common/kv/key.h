@@ -20,10 +20,6 @@ bt_kv_key bt_kv_key_root(uint64_t weights_digest);
 // `ids`: the block_tokens ≤ BT_KV_KEY_TOKENS_MAX ids of the next full block.
 bt_kv_key bt_kv_key_next(uint64_t weights_digest, bt_kv_key previous, const int32_t *ids, uint32_t block_tokens);
 
-// Keys of all full blocks of `ids`; at most `limit` are written. Returns how many were.
-uint32_t bt_kv_key_chain(uint64_t weights_digest, const int32_t *ids, uint32_t count, uint32_t block_tokens,
-                         bt_kv_key *out, uint32_t limit);
-
 static inline bool
 bt_kv_key_equal(bt_kv_key a, bt_kv_key b)
 {

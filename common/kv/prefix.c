@@ -164,18 +164,6 @@ bt_kv_prefix_find(bt_kv_prefix *prefix, bt_kv_prefix_at *at, const int32_t *ids,
     return found;
 }
 
-uint32_t
-bt_kv_prefix_peek(const bt_kv_prefix *prefix, uint64_t weights_digest, const int32_t *ids, uint32_t count)
-{
-    bt_kv_prefix_at at = bt_kv_prefix_root(weights_digest);
-    uint32_t most = count == 0 ? 0 : (count - 1) / prefix->block_tokens, found = 0;
-
-    while (found < most && step(prefix, &at, ids + (size_t)found * prefix->block_tokens) != BT_BLOCK_NONE) {
-        found++;
-    }
-    return found;
-}
-
 // Whether what `at` stands on is still indexed, in the same life.
 static bool
 alive(const bt_kv_prefix *prefix, const bt_kv_prefix_at *at)

@@ -28,12 +28,10 @@ typedef struct {
 bt_kv_prefix_at bt_kv_prefix_root(uint64_t weights_digest);
 
 // The longest run of indexed blocks that holds the beginning of `ids`, at most `limit` blocks and always short of the last
-// id, so that at least one token is left to compute. Each found block is held once for the caller (hand them to
-// bt_kv_table_append). `at` starts as a root and ends after the last block found. Returns their number.
+// id, so that at least one token is left to compute. Each found block is held once for the caller: `out` may
+// be the blocks of an empty table. `at` starts as a root and ends after the last block found. Returns their number.
 uint32_t bt_kv_prefix_find(bt_kv_prefix *prefix, bt_kv_prefix_at *at, const int32_t *ids, uint32_t count, bt_block *out,
                            uint32_t limit);
-// The same count without holding or moving anything: for placement.
-uint32_t bt_kv_prefix_peek(const bt_kv_prefix *prefix, uint64_t weights_digest, const int32_t *ids, uint32_t count);
 
 // Indexes a finished block that the caller holds: `ids` are its block_tokens tokens, `at` stands after the block before it
 // and moves on. Returns the block that is indexed for these tokens: `block`, or an equal older one (which the caller may

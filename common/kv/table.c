@@ -3,7 +3,6 @@
 #include "common/base/mem.h"
 
 #include <assert.h>
-#include <string.h>
 
 bt_err
 bt_kv_table_init(bt_kv_table *table, uint32_t limit)
@@ -42,19 +41,6 @@ bt_kv_table_grow(bt_kv_table *table, bt_kv_pool *pool, uint32_t count)
         table->count = count;
     }
     return err;
-}
-
-bt_err
-bt_kv_table_append(bt_kv_table *table, const bt_block *blocks, uint32_t count)
-{
-    if (count > table->limit - table->count) {
-        return BT_ERR_TOO_LONG;
-    }
-    if (count != 0) {
-        memcpy(table->blocks + table->count, blocks, count * sizeof *blocks);
-    }
-    table->count += count;
-    return BT_OK;
 }
 
 void

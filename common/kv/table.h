@@ -18,9 +18,6 @@ void bt_kv_table_fini(bt_kv_table *table);
 // limit, BT_ERR_BUSY when the pool has too few; either leaves the table as it was.
 bt_err bt_kv_table_grow(bt_kv_table *table, bt_kv_pool *pool, uint32_t count);
 
-// Appends blocks whose holds the caller hands over (a prefix hit, blocks that landed). BT_ERR_TOO_LONG hands over nothing.
-bt_err bt_kv_table_append(bt_kv_table *table, const bt_block *blocks, uint32_t count);
-
 // Releases all but the first `count` blocks, tail first.
 void bt_kv_table_shrink(bt_kv_table *table, bt_kv_pool *pool, uint32_t count);
 

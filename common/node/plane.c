@@ -14,14 +14,6 @@ bt_plane_size_transfer(const bt_plane_options *options, bt_transfer_options *tra
     transfer->fetch_blocks_max = options->fetch_blocks_max;
 }
 
-const char *
-bt_plane_event_name(bt_plane_event_kind kind)
-{
-    static const char *const names[] = {"connected", "proved", "fetched", "lost"};
-
-    return kind <= BT_PLANE_LOST ? names[kind] : "?";
-}
-
 // ---- open and close ----
 
 static bt_err

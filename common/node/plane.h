@@ -65,7 +65,6 @@ bt_err bt_plane_fetch(bt_plane *plane, uint32_t peer, uint64_t epoch, const bt_t
 void bt_plane_cancel(bt_plane *plane, uint64_t user);
 
 typedef enum { BT_PLANE_CONNECTED, BT_PLANE_PROVED, BT_PLANE_FETCHED, BT_PLANE_LOST } bt_plane_event_kind;
-const char *bt_plane_event_name(bt_plane_event_kind kind);
 
 typedef struct {
     bt_plane_event_kind kind;

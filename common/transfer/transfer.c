@@ -182,12 +182,6 @@ bt_transfer_pool(bt_transfer *t)
     return t->memory;
 }
 
-const char *
-bt_transfer_name(const bt_transfer *t)
-{
-    return t->ops->name;
-}
-
 // Peers.
 
 bt_err

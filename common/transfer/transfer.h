@@ -99,7 +99,6 @@ void bt_transfer_close(bt_transfer *transfer);
 
 // The blocks: block b at b · layout.block_bytes, zeroed, at a 64-byte boundary, good until close.
 uint8_t *bt_transfer_pool(bt_transfer *transfer);
-const char *bt_transfer_name(const bt_transfer *transfer); // "ucx", "loopback"
 
 // What peers need to know to fetch from here; the same bytes for all of them, at most BT_TRANSFER_DESCRIPTION_MAX. BT_ERR_TOO_LONG when
 // `capacity` is less than needed.

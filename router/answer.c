@@ -47,6 +47,13 @@ note_found(bt_request *request, uint32_t cached_tokens)
         request->found_tokens = cached_tokens < request->prompt_count ? cached_tokens : request->prompt_count;
 }
 
+// It has no room, or drains: no failure of its, and no fault of the request's.
+static bool
+is_refusal(bt_err err)
+{
+    return err == BT_ERR_BUSY || err == BT_ERR_CLOSED;
+}
+
 static void
 hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply *reply, bt_router_actions *out)
 {
@@ -66,7 +73,7 @@ hear_ticket(bt_router *router, bt_time now, uint32_t node, const bt_ticket_reply
         bt_registry_ticketed(&router->registry, request);
         bt_request_move(request, BT_REQUEST_PREFILLING);
         bt_remote_begin(router, now, request, &reply->ticket, out);
-    } else if (reply->err == BT_ERR_BUSY || reply->err == BT_ERR_CLOSED) {
+    } else if (is_refusal(reply->err)) {
         bt_registry_busy(&router->registry, node, now + 20 * BT_MILLISECOND);
         bt_router_requeue(router, request);
     } else if (bt_retry_is_fault(reply->err)) {
@@ -136,8 +143,7 @@ give_tokens(bt_router *router, bt_time now, bt_request *request, const bt_tokens
 static bool
 is_nodes_own_end(const bt_tokens_entry *entry)
 {
-    return entry->finish == BT_FINISH_CANCELLED ||
-           (entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_CLOSED || entry->err == BT_ERR_BUSY));
+    return entry->finish == BT_FINISH_CANCELLED || (entry->finish == BT_FINISH_ERROR && is_refusal(entry->err));
 }
 
 // The decode node's first news of an answer: the prompt is read, wherever that was.
@@ -165,10 +171,11 @@ begin_answer(bt_router *router, bt_time now, bt_request *request, const bt_token
 static bt_finish
 finish_of(const bt_request *request)
 {
-    int32_t last = request->ids[request->prompt_count + request->answer_count - 1];
+    int32_t last;
 
     if (request->answer_count == 0)
         return BT_FINISH_NONE;
+    last = request->ids[request->prompt_count + request->answer_count - 1];
     for (uint32_t i = 0; i < request->end_count; i++) {
         if (request->end_ids[i] == last)
             return BT_FINISH_STOP;
@@ -179,12 +186,12 @@ finish_of(const bt_request *request)
 // The prompt is not read there. Where that says that the two nodes have lost each other it is as if one of them were lost; an error is
 // an error.
 static void
-fail_prefill(bt_router *router, bt_time now, bt_request *request, bt_err err, bool refused, bt_router_actions *out)
+fail_prefill(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
 {
     uint32_t node = request->prefill;
-    bool fault = !refused && err != BT_ERR_PEER && bt_retry_is_fault(err);
+    bool refused = entry->finish == BT_FINISH_ERROR && is_refusal(entry->err);
 
-    if (refused) // not its failure, and no fault of the request's
+    if (refused)
         bt_registry_busy(&router->registry, node, now + 20 * BT_MILLISECOND);
     else
         bt_remote_failed(router, now, request);
@@ -192,8 +199,8 @@ fail_prefill(bt_router *router, bt_time now, bt_request *request, bt_err err, bo
     bt_router_abort(router, request, out);
     if (refused)
         bt_router_requeue(router, request);
-    else if (fault)
-        bt_retry(router, now, request, node, err, out);
+    else if (entry->err != BT_ERR_PEER && bt_retry_is_fault(entry->err))
+        bt_retry(router, now, request, node, entry->err, out);
     else
         bt_router_move_on(router, request, BT_MOVE_SOURCE);
 }
@@ -202,9 +209,9 @@ fail_prefill(bt_router *router, bt_time now, bt_request *request, bt_err err, bo
 static void
 hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_tokens_entry *entry, bt_router_actions *out)
 {
-    bool refused = entry->finish == BT_FINISH_ERROR && (entry->err == BT_ERR_BUSY || entry->err == BT_ERR_CLOSED);
+    bool read = entry->finish == BT_FINISH_LENGTH;
 
-    if (entry->finish == BT_FINISH_LENGTH) {
+    if (read) {
         request->read = now;
         request->reading = entry->phases;
         note_found(request, entry->cached_tokens);
@@ -215,13 +222,10 @@ hear_prefill(bt_router *router, bt_time now, bt_request *request, const bt_token
         bt_router_finish(router, now, request, finish_of(request), BT_OK, out);
         return;
     }
-    if (entry->finish == BT_FINISH_NONE)
-        return;
-    if (entry->finish == BT_FINISH_LENGTH) {
+    if (read)
         bt_remote_read(router, now, request, entry);
-        return;
-    }
-    fail_prefill(router, now, request, entry->err, refused, out);
+    else if (entry->finish != BT_FINISH_NONE)
+        fail_prefill(router, now, request, entry, out);
 }
 
 // The decode node's end of a request that is not the answer's: the blocks did not come, it stopped for its own reasons, or it failed.

@@ -94,8 +94,8 @@ send(bt_router_edge *edge, const bt_router_action *action)
         edge->refusals[edge->refusal_count++] = (refusal){action->request, node};
         return;
     }
-    bt_log_warn("LINK-LOST", "node %u did not take a %s: %s", node, bt_message_kind_name(message->kind),
-                bt_err_name(err));
+    bt_log_warn("LINK-LOST", "%s (node %u) did not take a %s: %s", edge->notes[node].name, node,
+                bt_message_kind_name(message->kind), bt_err_name(err));
     edge->link_failed[node] = true;
 }
 

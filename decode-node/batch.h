@@ -7,7 +7,7 @@
 #include "decode-node/room.h"
 
 typedef struct {
-    bt_decode_batch batch;
+    bt_batch batch;
     bt_batch_item *items; // [sequences]
     uint32_t *slots;      // [sequences] of the items
     uint32_t *order;      // [sequences] scratch: prompts to choose from

@@ -68,13 +68,6 @@ typedef struct {
     bool up;                   // SOURCE
 } bt_decode_event;
 
-// What the engine shall do. All of it is the core's memory, unchanged until STEPPED: the engine thread may read it meanwhile.
-typedef struct {
-    const bt_batch_item *items;
-    uint32_t count;
-    bt_step_result result; // to be filled
-} bt_decode_batch;
-
 typedef struct {
     uint32_t peer;
     bt_message message;
@@ -115,7 +108,7 @@ typedef struct {
     uint64_t cancel[BT_MESSAGE_ENTRIES_MAX];
     uint32_t send_count;
     bt_decode_send send[BT_DECODE_ACTIONS_MAX];
-    const bt_decode_batch *step; // NULL = none to begin
+    const bt_batch *step; // for the engine; unchanged until STEPPED. NULL = none to begin
 } bt_decode_actions;
 
 typedef struct bt_decode_core bt_decode_core;

@@ -25,15 +25,6 @@ struct bt_decode_node {
     uint32_t unfetched_count;
 };
 
-static bt_err
-run_step(void *arg, const void *step)
-{
-    const bt_decode_batch *batch = step;
-    bt_step_result result = batch->result;
-
-    return bt_engine_step(arg, batch->items, batch->count, &result);
-}
-
 static bt_decode_limits
 limits_of(const bt_decode_node_options *options, const bt_engine *engine, bool fetches)
 {
@@ -70,7 +61,7 @@ limits_of(const bt_decode_node_options *options, const bt_engine *engine, bool f
 static bt_err
 open_parts(bt_decode_node *node, const bt_decode_node_options *options, bt_why *why)
 {
-    bt_worker_calls calls = {run_step, options->wake, node->engine, options->wake_arg};
+    bt_worker_calls calls = {bt_engine_run, options->wake, node->engine, options->wake_arg};
     bt_err err;
 
     node->actions = bt_alloc(sizeof *node->actions);

@@ -5,7 +5,7 @@
 #include "prefill-node/job.h"
 
 typedef struct {
-    bt_prefill_batch batch;
+    bt_batch batch;
     bt_batch_item *items; // [sequences]
     uint32_t *slots;      // [sequences] of the items
     uint32_t *order;      // [prompts] scratch: those to choose from

@@ -63,13 +63,6 @@ typedef struct {
     bt_time duration;          // STEPPED
 } bt_prefill_event;
 
-// What the engine shall do. The core's memory, unchanged until STEPPED.
-typedef struct {
-    const bt_batch_item *items;
-    uint32_t count;
-    bt_step_result result; // to be filled
-} bt_prefill_batch;
-
 typedef struct {
     uint32_t peer;
     bt_message message;
@@ -97,7 +90,7 @@ typedef struct {
     bt_prefill_send send[BT_PREFILL_ACTIONS_MAX];
     const bt_block *clears; // trailers to be voided: these blocks were lent anew
     uint32_t clear_count;
-    const bt_prefill_batch *step; // NULL = none to begin
+    const bt_batch *step; // for the engine; unchanged until STEPPED. NULL = none to begin
 } bt_prefill_actions;
 
 typedef struct bt_prefill_core bt_prefill_core;

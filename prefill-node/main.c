@@ -26,15 +26,6 @@ struct bt_prefill_node {
 
 // ---- open and close ----
 
-static bt_err
-run_step(void *arg, const void *step)
-{
-    const bt_prefill_batch *batch = step;
-    bt_step_result result = batch->result;
-
-    return bt_engine_step(arg, batch->items, batch->count, &result);
-}
-
 static bt_prefill_limits
 limits_of(const bt_prefill_node_options *options, const bt_engine *engine, const bt_plane *plane)
 {
@@ -67,7 +58,7 @@ static bt_err
 open_parts(bt_prefill_node *node, const bt_prefill_node_options *options, bt_why *why)
 {
     bt_prefill_limits limits = limits_of(options, node->engine, node->plane);
-    bt_worker_calls calls = {run_step, options->wake, node->engine, options->wake_arg};
+    bt_worker_calls calls = {bt_engine_run, options->wake, node->engine, options->wake_arg};
     bt_err err;
 
     if (!bt_device_is_host(bt_engine_device(node->engine)))

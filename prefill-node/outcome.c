@@ -58,7 +58,7 @@ take_item(bt_prefill_core *core, bt_time now, bt_prompt *prompt, const bt_batch_
 static void
 take_all(bt_prefill_core *core, bt_time now, bt_prefill_actions *out)
 {
-    const bt_prefill_batch *batch = &core->chunker.batch;
+    const bt_batch *batch = &core->chunker.batch;
     const bt_token_result *scored = batch->result.scored;
 
     for (uint32_t i = 0; i < batch->count; i++) {

@@ -67,7 +67,7 @@ note_sent(mock_node *n, const bt_message *m)
 
 // An answer repeats the last token of its prompt: whatever the vocabulary, it is text that a user could have typed.
 static void
-answer(const bt_decode_batch *batch)
+answer(const bt_batch *batch)
 {
     for (uint32_t i = 0; i < batch->count; i++) {
         const bt_batch_item *item = &batch->items[i];

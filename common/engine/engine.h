@@ -69,6 +69,16 @@ typedef struct {
 // the KV blocks of the batch undefined and everything else usable.
 bt_err bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_count, bt_step_result *result);
 
+// A step as one thing: what a core wants done, in the core's memory, unchanged until the step is over.
+typedef struct {
+    const bt_batch_item *items;
+    uint32_t count;
+    bt_step_result result; // to be filled
+} bt_batch;
+
+// bt_engine_step for a thread that is handed two pointers (common/node/worker.h): a bt_engine and a bt_batch.
+bt_err bt_engine_run(void *engine, const void *batch);
+
 // The f32 logits of the last step, [rows, vocab]: one row an item that wanted LAST, count rows an item that wanted ALL, in
 // batch order. Valid until the next step. Copied from a GPU when it is asked for; NULL when that fails.
 const float *bt_engine_logits(bt_engine *engine, uint32_t *rows);

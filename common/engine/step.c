@@ -289,3 +289,12 @@ bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_coun
     }
     return err;
 }
+
+bt_err
+bt_engine_run(void *engine, const void *step)
+{
+    const bt_batch *batch = step;
+    bt_step_result result = batch->result;
+
+    return bt_engine_step(engine, batch->items, batch->count, &result);
+}

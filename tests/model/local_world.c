@@ -200,7 +200,7 @@ arrive(world *w)
 }
 
 static uint64_t
-hash_batch(const bt_decode_batch *batch)
+hash_batch(const bt_batch *batch)
 {
     uint64_t hash = batch->count;
 
@@ -232,7 +232,7 @@ feed_node(world *w, const bt_decode_event *event)
 
 // What a failed step leaves behind in all blocks it had to do with.
 static void
-spoil_blocks(world *w, const bt_decode_batch *batch)
+spoil_blocks(world *w, const bt_batch *batch)
 {
     for (uint32_t i = 0; i < batch->count; i++) {
         const bt_batch_item *item = &batch->items[i];
@@ -246,7 +246,7 @@ spoil_blocks(world *w, const bt_decode_batch *batch)
 static void
 end_step(world *w)
 {
-    const bt_decode_batch *batch = w->running;
+    const bt_batch *batch = w->running;
     bt_decode_event event = {.kind = BT_DECODE_STEPPED};
 
     // Whatever happened meanwhile, the batch is as it was.

@@ -40,7 +40,7 @@ typedef struct {
     bt_decode_limits limits;
     fake_engine engine;
     bt_decode_actions *actions;
-    const bt_decode_batch *running;
+    const bt_batch *running;
     uint64_t running_hash; // of the batch as it was begun
     bt_time step_ends, router_wants;
 

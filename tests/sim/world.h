@@ -182,12 +182,12 @@ typedef struct {
 
     bt_prefill_core *prefill;
     bt_prefill_actions *prefill_out;
-    const bt_prefill_batch *reading;
+    const bt_batch *reading;
     world_trailer trailers[WORLD_BLOCKS_MAX];
 
     bt_decode_core *decode;
     bt_decode_actions *decode_out;
-    const bt_decode_batch *writing;
+    const bt_batch *writing;
     world_fetch fetches[WORLD_FETCHES_MAX];
     world_proof proofs[WORLD_NODES_MAX];
 } world_member;

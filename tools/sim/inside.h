@@ -47,8 +47,8 @@ typedef struct {
     uint32_t island, place; // the island, and the number in it among its kind
     bt_prefill_core *reader;
     bt_decode_core *writer;
-    const bt_prefill_batch *reading;
-    const bt_decode_batch *writing;
+    const bt_batch *reading;
+    const bt_batch *writing;
     bt_time step_began, tick_at, busy;
     bt_time sends_until, receives_until; // transfers that were begun
     sim_trailer *trailers;               // [blocks] of prefill nodes

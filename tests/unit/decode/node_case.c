@@ -5,7 +5,7 @@
 
 bt_decode_core *core;
 bt_decode_actions *acts;
-const bt_decode_batch *running;
+const bt_batch *running;
 bt_time now;
 fake_engine engine;
 
@@ -133,7 +133,7 @@ begin(uint32_t peer, const bt_job *job)
 void
 finish_step(void)
 {
-    const bt_decode_batch *batch = running;
+    const bt_batch *batch = running;
 
     ck_assert_ptr_nonnull(batch);
     fake_engine_step(&engine, batch->items, batch->count, &batch->result);

@@ -7,8 +7,8 @@
 #define CASE_VOCAB 50
 
 extern bt_decode_core *core;
-extern bt_decode_actions *acts;        // of the last event
-extern const bt_decode_batch *running; // the step that was begun
+extern bt_decode_actions *acts; // of the last event
+extern const bt_batch *running; // the step that was begun
 extern bt_time now;
 extern fake_engine engine;
 

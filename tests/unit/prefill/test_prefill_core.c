@@ -14,7 +14,7 @@
 
 static bt_prefill_core *core;
 static bt_prefill_actions *acts;
-static const bt_prefill_batch *running;
+static const bt_batch *running;
 static bt_time now;
 static fake_engine engine;
 static int32_t counting[64];
@@ -158,7 +158,7 @@ taken(uint32_t slot, uint32_t blocks, bt_err err)
 static void
 finish_step(bt_err err)
 {
-    const bt_prefill_batch *batch = running;
+    const bt_batch *batch = running;
 
     ck_assert_ptr_nonnull(batch);
     fake_engine_step(&engine, batch->items, batch->count, &batch->result);

@@ -42,7 +42,7 @@ bt_router_note_node(bt_router_note *note, const bt_router *router, uint32_t node
             bt_log_info("NODE-GONE", "%s: has drained and left", note->name);
         else
             bt_log_warn("NODE-LOST", "%s: %s", note->name,
-                        now.state == BT_NODE_MET ? "was silent for too long" : "its link is down");
+                        now.state == BT_NODE_MET ? "silent for too long, or messages were lost" : "its link is down");
     }
     note->state = now.state;
     if (now.state == BT_NODE_READY || now.state == BT_NODE_REFUSED) {

@@ -111,7 +111,7 @@ struct bt_call {
     bt_call_phase phase;
     void *edge, *client; // client: NULL once the last word was said or the client is gone
     bool streaming;      // the edge's own: it has begun to answer
-    bool wants_results;  //
+    bool wants_results;  // ids at least, also without log-probabilities
     bool degraded;       // a prompt of it was read by other weights than it should have been
     bool marked;         // the edge's own: it has said so
     bool submitted;      // all choices have been given to the core

@@ -470,8 +470,7 @@ watch_nodes(bt_router *router, bt_time now, bt_router_actions *out)
         router->next_heartbeat = now + router->limits.heartbeat;
         router->heartbeats++;
         router->watched = 0;
-        bt_router_may_degrade(router,
-                              now); // so that the time counts from when it was seen, and not from the next request on
+        bt_router_may_degrade(router, now); // its time counts from when it was seen, not from the next request on
     }
     while (router->watched < router->limits.nodes_max && bt_router_room(out))
         watch_node(router, now, router->watched++, out);

@@ -1,5 +1,6 @@
-// What the files of the router's core share: core.c (events of the edge, time), answer.c (what nodes say) and remote.c (prompts that are
-// read elsewhere than they are answered). Nobody else includes this.
+// What the files of the router's core share: core.c (events of the edge, time), answer.c (what nodes say), remote.c (prompts that are read
+// elsewhere than they are answered), retry.c, known.c and phases.c. Nobody else includes this but what checks the
+// core from inside (tests/sim).
 #pragma once
 
 #include "router/affinity.h"

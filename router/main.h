@@ -21,8 +21,8 @@ typedef struct {
     const bt_token_result *results;
     uint32_t scored_first, scored_count; // of the prompt, where prompt_logprobs were asked for: positions from 1
     const bt_token_result *scored;
-    bool
-        degraded; // read by other weights than it should have been; known with the first tokens, unless the request moves later
+    // Read by other weights than it should have been; known with the first tokens, unless the request moves later.
+    bool degraded;
     bt_time ttft;     // with the first token: since the submit, else 0
     bt_phases phases; // of it
 } bt_router_tokens;

@@ -192,7 +192,6 @@ take_one_prompt(bt_openai_reader *r, const bt_json_at *at, bt_openai_prompt *pro
     return bt_json_count(at) != 0 ? take_ids(r, at, prompt) : bt_openai_refuse_with(r, at, NULL, "must not be empty");
 }
 
-// A string, an array of strings, of ids, or of arrays of ids.
 bt_err
 bt_openai_take_prompt(bt_openai_reader *r, const bt_json_at *at)
 {

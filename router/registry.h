@@ -65,18 +65,17 @@ void bt_registry_busy(bt_registry *registry, uint32_t node, bt_time until);
 
 // Blocks that the request may come to hold there.
 uint32_t bt_registry_worst_blocks(const bt_node *node, const bt_request *request);
-void bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request,
-                       bt_time now);                                         // sets request->node; it has no ticket yet
+// Sets request->node; it has no ticket yet.
+void bt_registry_count(bt_registry *registry, uint32_t node, bt_request *request, bt_time now);
 void bt_registry_ticketed(bt_registry *registry, const bt_request *request); // or it goes without one
 void bt_registry_uncount(bt_registry *registry, bt_request *request);        // clears it
 
 // The same for a prompt of so many tokens that is read at `node`, whichever kind that is; sets and clears request->prefill_at.
 void bt_registry_count_prefill(bt_registry *registry, uint32_t node, bt_request *request, uint32_t tokens);
 void bt_registry_uncount_prefill(bt_registry *registry, bt_request *request); // may be called when nothing is counted
-// The request's prefill node, beyond what is counted: as whose probe it may be sent, from given to left.
-void bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *request,
-                              bt_time now);                                 // sets request->prefill
-void bt_registry_leave_prefill(bt_registry *registry, bt_request *request); // clears it
+// The request's prefill node, beyond what is counted: as whose probe it may be sent, from given to left. Sets and clears request->prefill.
+void bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *request, bt_time now);
+void bt_registry_leave_prefill(bt_registry *registry, bt_request *request);
 // A prompt of so many tokens took so long there.
 void bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration, bt_time now);
 // The last blocks of a prompt of so many tokens came so long after they were offered.
@@ -90,8 +89,9 @@ bt_node_decodes(const bt_node *node)
 
 // The decode node's n-th source, where that is a prefill node that is there and takes prompts; else BT_REQUEST_NONE.
 uint32_t bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n);
-// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster; one that was found slow is
-// believed to be twice as fast after each half a minute in which nobody asked it, up to what is typical, so that it is asked again.
+// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster; one that was
+// found slow is believed to be twice as fast after each half a minute in which nobody asked it, up to what is typical, so that it is asked
+// again.
 uint64_t bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_time now);
 // From the last offer of a prompt until all of it is there.
 uint64_t bt_registry_transfer_rate(const bt_registry *registry, const bt_node *node);

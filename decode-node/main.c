@@ -21,8 +21,6 @@ struct bt_decode_node {
     bt_prove prove;
     uint32_t routers[BT_DECODE_ROUTERS_MAX]; // their link peers; NOBODY = a free slot
     bool link_failed[BT_DECODE_PEERS_MAX];   // a send did not get through: the core has to hear of it
-    uint64_t *unfetched;                     // [max_sequences] fetches that the plane did not take
-    uint32_t unfetched_count;
 };
 
 static bt_decode_limits
@@ -46,7 +44,7 @@ limits_of(const bt_decode_node_options *options, const bt_engine *engine, bool f
         .vocab = model->config.vocab,
         .lease = options->lease,
         .fetches = fetches,
-        .prompt_weights = options->prompt_weights,
+        .prompt_weights = options->prompt_weights != 0 ? options->prompt_weights : model->digest,
         .fetch_blocks = BT_DECODE_FETCH_BLOCKS,
     };
     float share = options->prefill_share > 0 && options->prefill_share <= 1 ? options->prefill_share : 0.5f;
@@ -65,8 +63,7 @@ open_parts(bt_decode_node *node, const bt_decode_node_options *options, bt_why *
     bt_err err;
 
     node->actions = bt_alloc(sizeof *node->actions);
-    node->unfetched = bt_alloc_array(options->max_sequences, sizeof *node->unfetched);
-    if (node->actions == NULL || node->unfetched == NULL ||
+    if (node->actions == NULL ||
         bt_prove_init(&node->prove, node->plane, node->link, &node->limits, options->sources) != BT_OK)
         return bt_fail(why, BT_ERR_NO_MEMORY, "decode node: out of memory");
     if ((err = bt_decode_core_open(&node->core, &node->limits, why)) != BT_OK)
@@ -90,8 +87,6 @@ bt_decode_node_open(bt_decode_node **out, const bt_decode_node_options *options,
     node->link = link;
     node->plane = plane;
     node->limits = limits_of(options, engine, plane != NULL);
-    if (node->limits.prompt_weights == 0)
-        node->limits.prompt_weights = node->limits.weights;
     for (uint32_t i = 0; i < BT_DECODE_ROUTERS_MAX; i++)
         node->routers[i] = NOBODY;
     if ((err = open_parts(node, options, why)) != BT_OK) {
@@ -110,7 +105,6 @@ bt_decode_node_close(bt_decode_node *node)
     bt_worker_close(node->worker); // before the core, whose memory a running step reads
     bt_decode_core_close(node->core);
     bt_prove_fini(&node->prove);
-    bt_free(node->unfetched);
     bt_free(node->actions);
     bt_free(node);
 }
@@ -171,11 +165,11 @@ send(bt_decode_node *node, const bt_decode_send *what)
 static void
 fetch(bt_decode_node *node, const bt_decode_fetch *what)
 {
-    if (bt_plane_fetch(node->plane, what->peer - BT_DECODE_ROUTERS_MAX, what->epoch, what->blocks, what->count,
-                       what->deadline, what->user) == BT_OK)
-        return;
-    assert(node->unfetched_count < node->limits.sequences);
-    node->unfetched[node->unfetched_count++] = what->user;
+    bt_err err = bt_plane_fetch(node->plane, what->peer - BT_DECODE_ROUTERS_MAX, what->epoch, what->blocks, what->count,
+                                what->deadline, what->user);
+
+    assert(err == BT_OK); // the plane has room for a fetch of each sequence
+    (void)err;
 }
 
 static double
@@ -301,11 +295,6 @@ take_plane(bt_decode_node *node, bt_time now)
         else
             bt_prove_plane(&node->prove, now, &event);
     }
-    // What the plane did not take is a fetch that brought nothing. One may follow from another.
-    while (node->unfetched_count > 0)
-        feed(node, now,
-             &(bt_decode_event){
-                 .kind = BT_DECODE_FETCHED, .user = node->unfetched[--node->unfetched_count], .err = BT_ERR_PEER});
 }
 
 static bt_time
@@ -340,8 +329,7 @@ bt_decode_node_turn(bt_decode_node *node, bt_time now)
         feed(node, now, &(bt_decode_event){.kind = BT_DECODE_TICK});
     reset_failed_links(node, now);
     next = tell_sources(node, now);
-    if (bt_link_pending(node->link) || node->unfetched_count > 0 ||
-        (node->plane != NULL && bt_plane_pending(node->plane)))
+    if (bt_link_pending(node->link) || (node->plane != NULL && bt_plane_pending(node->plane)))
         return now;
     return sooner(next, bt_decode_core_next_deadline(node->core));
 }

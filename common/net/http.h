@@ -2,7 +2,7 @@
 //
 //     static const bt_http_route routes[] = {{"POST", "/v1/completions", on_completion}, …};
 //     bt_http_open(&server, loop, &limits, &handler, &why);
-//     …on_completion(self, request):   bt_http_body(request) … keep `request`, return
+//     …on_completion(self, request):   bt_http_take_body(request, &body) … keep `request`, return
 //     …later:                          bt_http_begin(request, 200, "text/event-stream");
 //                                      bt_buf_append_text(bt_http_out(request), "data: …\n\n"); bt_http_flush(request);
 //                                      bt_http_end(request);
@@ -67,12 +67,11 @@ uint16_t bt_http_port(const bt_http *server);
 uint32_t bt_http_connections(const bt_http *server);
 uint32_t bt_http_requests(const bt_http *server); // that are the application's or still being sent
 
-// What was asked. All borrowed, valid while the request is.
+// What was asked. Borrowed, valid while the request is.
 const char *bt_http_path(const bt_http_request *request);
-bt_str bt_http_body(const bt_http_request *request);
-// Moves the body, with its memory, into `out` (which must hold nothing): for who reads it on another thread.
-void bt_http_take_body(bt_http_request *request, bt_buf *out);
 const char *bt_http_header(const bt_http_request *request, const char *name); // NULL = not there
+// Moves the body, with its memory, into `out` (which must hold nothing): it may be read on another thread.
+void bt_http_take_body(bt_http_request *request, bt_buf *out);
 
 // The application's own pointer, NULL at first.
 void bt_http_set_data(bt_http_request *request, void *data);

@@ -459,12 +459,6 @@ bt_http_path(const bt_http_request *request)
     return request->path;
 }
 
-bt_str
-bt_http_body(const bt_http_request *request)
-{
-    return (bt_str){request->body.len != 0 ? request->body.data : "", request->body.len};
-}
-
 void
 bt_http_take_body(bt_http_request *request, bt_buf *out)
 {

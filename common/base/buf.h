@@ -15,7 +15,7 @@ typedef struct {
 } bt_buf;
 
 void bt_buf_init(bt_buf *buf, size_t limit);
-void bt_buf_fini(bt_buf *buf);  // accepts a zeroed buffer
+void bt_buf_fini(bt_buf *buf);  // gives the memory back and keeps the limit; accepts a zeroed buffer
 void bt_buf_clear(bt_buf *buf); // keeps the memory
 bt_err bt_buf_reserve(bt_buf *buf, size_t bytes_more);
 void bt_buf_append(bt_buf *buf, const void *bytes, size_t count);

@@ -67,11 +67,10 @@ on_hangup(void *self, uint32_t events)
 
 // A buffer that grew is given back, a small one is kept for the next request: what all slots keep must not add up.
 static void
-empty(bt_buf *buf, size_t limit)
+empty(bt_buf *buf)
 {
     if (buf->cap > 8u << 10) {
         bt_buf_fini(buf);
-        bt_buf_init(buf, limit);
     }
     bt_buf_clear(buf);
 }
@@ -84,8 +83,8 @@ bt_http_forget(bt_http_request *request)
     bt_loop_unwatch(server->loop, &request->watch);
     server->body_bytes_total -= request->body_held;
     request->body_held = 0;
-    empty(&request->body, server->limits.body_bytes_max);
-    empty(&request->out, server->limits.out_bytes_max);
+    empty(&request->body);
+    empty(&request->out);
     request->suspended = request->queued = request->broken = request->streamed = false;
     request->route = NULL;
     request->refused = 0;

@@ -64,19 +64,10 @@ bt_sp_conn_fini(bt_sp_conn *conn)
 }
 
 static void
-forget(bt_buf *buf)
-{
-    size_t limit = buf->limit;
-
-    bt_buf_fini(buf);
-    bt_buf_init(buf, limit);
-}
-
-static void
 empty(bt_buf *buf)
 {
     if (buf->cap > KEEP_BYTES)
-        forget(buf);
+        bt_buf_fini(buf);
     bt_buf_clear(buf);
 }
 
@@ -142,9 +133,9 @@ bt_sp_conn_close(bt_sp_conn *conn, const char *why, uint64_t *count)
         complain(conn, why);
     close_stream(conn);
     sp->in_bytes -= conn->in.len;
-    forget(&conn->in);
-    forget(&conn->out);
-    forget(&conn->wire);
+    bt_buf_fini(&conn->in);
+    bt_buf_fini(&conn->out);
+    bt_buf_fini(&conn->wire);
     conn->wire_sent = 0;
     conn->greeted = conn->known = conn->kept = conn->receiving = conn->sending = false;
     sp->connections--;

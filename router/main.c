@@ -287,7 +287,7 @@ bt_router_edge_submit(bt_router_edge *edge, bt_time now, const bt_router_arrival
     bt_err err = BT_ERR_BUG;
 
     assert(!edge->acting);
-    bt_router_step(edge->core, now, &(bt_router_event){.kind = BT_ROUTER_ARRIVED, .arrival = *arrival}, edge->actions);
+    step(edge, now, &(bt_router_event){.kind = BT_ROUTER_ARRIVED, .arrival = *arrival});
     *out = (bt_router_answer){0};
     for (uint32_t i = 0; i < edge->actions->count; i++) {
         const bt_router_action *action = &edge->actions->action[i];
@@ -302,8 +302,6 @@ bt_router_edge_submit(bt_router_edge *edge, bt_time now, const bt_router_arrival
             err = action->rejected.err;
         }
     }
-    tell_attempts(edge);
-    carry_out(edge, edge->actions);
     follow_up(edge, now);
     assert(err != BT_ERR_BUG);
     return err;

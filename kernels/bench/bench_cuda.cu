@@ -166,7 +166,7 @@ queue_prologue(void *arg)
     linear_bench *b = (linear_bench *)arg;
 
     for (int i = 0; i < b->copies; i++) {
-        must(bt_cuda_prologue(cuda, &b->args, false) == BT_OK, "prologue");
+        must(bt_cuda_prologue(cuda, &b->args, BT_A8_FRAGMENTS) == BT_OK, "prologue");
     }
 }
 

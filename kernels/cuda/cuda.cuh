@@ -71,6 +71,7 @@ typedef struct bt_cublas bt_cublas;
 typedef struct {
     bt_device_head head;
     int index, sms;
+    bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more
@@ -122,17 +123,33 @@ bt_err bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *args);
 bt_err bt_cuda_gather(bt_device *device, const bt_gather_args *args);
 bt_err bt_cuda_draw(bt_device *device, const bt_draw_args *args);
 
-// Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
-// `plain`: a8 row by row, [tokens, a8_stride]; else in the order of bt_cuda_a8_at.
-bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bool plain);
+// How INT8 activations lie.
+typedef enum {
+    BT_A8_FRAGMENTS, // as mma.m16n8k32 reads them, see bt_cuda_a8_at
+    BT_A8_ROWS,      // [tokens, a8_stride], as cuBLASLt reads them
+    BT_A8_ROWS_PAIRED, // the same with each 32 columns in the order of a nibble tile: what column 8t + 4h + j is lies at 16h + 4t + j
+} bt_cuda_a8_order;
 
-// Where the code of (token, column) lies: [tile of 8 tokens][128 columns][64 columns][lane][16 bytes], so that a lane of mma.m16n8k32 finds
+// Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
+bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bt_cuda_a8_order order);
+
+// BT_A8_FRAGMENTS: where the code of (token, column) lies: [tile of 8 tokens][128 columns][64 columns][lane][16 bytes], so that a lane of mma.m16n8k32 finds
 // the eight columns 8t … of two steps of 32 beside each other and a warp reads 512 bytes at once.
 static __host__ __device__ __forceinline__ size_t
 bt_cuda_a8_at(size_t a8_stride, uint32_t token, uint32_t k)
 {
     return ((size_t)(token / 8) * (a8_stride / 128) + k / 128) * 1024 + k % 128 / 64 * 512 +
            (token % 8 * 4 + k % 32 / 8) * 16 + k % 64 / 32 * 8 + k % 8;
+}
+
+// The same of any order.
+static __host__ __device__ __forceinline__ size_t
+bt_cuda_a8_in(bt_cuda_a8_order order, size_t a8_stride, uint32_t token, uint32_t k)
+{
+    if (order == BT_A8_FRAGMENTS) {
+        return bt_cuda_a8_at(a8_stride, token, k);
+    }
+    return token * a8_stride + (order == BT_A8_ROWS ? k : k / 32 * 32 + k % 8 / 4 * 16 + k % 32 / 8 * 4 + k % 4);
 }
 
 // cuBLASLt, loaded when the device is opened, where it is there.

@@ -510,6 +510,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
                        cuda->index, p.name, p.major, p.minor);
     }
     cuda->sms = p.multiProcessorCount;
+    cuda->early_launch = p.major >= 9;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     if ((error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking)) != cudaSuccess) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));

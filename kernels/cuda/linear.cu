@@ -361,11 +361,11 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     linear_call c = call_of(cuda, args);
     bt_err err;
 
-    c.plain = wants_cublas(cuda, &c);
-    if ((err = bt_cuda_prologue(cuda, args, c.plain)) != BT_OK) {
+    c.order = wants_cublas(cuda, &c) ? BT_A8_ROWS : BT_A8_FRAGMENTS;
+    if ((err = bt_cuda_prologue(cuda, args, c.order)) != BT_OK) {
         return err;
     }
-    if (c.plain) {
+    if (c.order == BT_A8_ROWS) {
         return launch_cublas(cuda, &c);
     }
     if (!launch_mma(cuda, &c)) {

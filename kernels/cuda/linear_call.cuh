@@ -23,7 +23,7 @@ typedef struct {
     uint32_t tiles, groups, run;    // of a block of threads; segments of a group
     uint32_t stage_bytes, sa_bytes; // of a group's stage; of the activation scales in it
     uint32_t act_shift, act_rows;   // of columns; activation blocks of 128 columns
-    bool plain;                     // a8 row by row
+    bt_cuda_a8_order order;         // of a8
 } linear_call;
 
 // Tile `index` of all parts: paired calls alternate between gate and up.
@@ -46,7 +46,7 @@ part_of(const linear_call &c, uint32_t *index)
 static __device__ __forceinline__ size_t
 a8_at(const linear_call &c, uint32_t token, uint32_t k)
 {
-    return c.plain ? token * c.a8_stride + k : bt_cuda_a8_at(c.a8_stride, token, k);
+    return bt_cuda_a8_in(c.order, c.a8_stride, token, k);
 }
 
 static __device__ __forceinline__ float

@@ -10,7 +10,8 @@ typedef struct {
     size_t x_stride;
     float norm_eps;
     uint32_t cols, padded, act_block; // padded: what ref pads to
-    bool floats, plain;               // plain: a8 row by row, for cuBLASLt
+    bool floats;
+    bt_cuda_a8_order order;
     int8_t *a8;
     float *sa, *normed;
     int32_t *sums;
@@ -95,7 +96,7 @@ put_codes(const prologue_args &a, const float v[4], float inverse, uint32_t k)
         packed |= (uint32_t)(uint8_t)code << 8 * i;
         sum += code;
     }
-    *(uint32_t *)(a.a8 + (a.plain ? token * a.a8_stride + k : bt_cuda_a8_at(a.a8_stride, token, k))) = packed;
+    *(uint32_t *)(a.a8 + bt_cuda_a8_in(a.order, a.a8_stride, token, k)) = packed;
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     sum += __shfl_xor_sync(0xffffffffu, sum, 4);
@@ -223,14 +224,14 @@ __launch_bounds__(THREADS) prologue_kernel(const __grid_constant__ prologue_args
 }
 
 static prologue_args
-args_of(bt_cuda *cuda, const bt_linear_args *l, bool plain)
+args_of(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
 {
     const bt_weight *w = l->weights[0];
     prologue_args a;
 
     a.x = l->x, a.norm = l->norm, a.x_stride = l->x_stride, a.norm_eps = l->norm_eps;
     a.cols = w->cols, a.padded = bt_cols_padded(w->cols), a.act_block = w->format.act_block;
-    a.plain = plain;
+    a.order = order;
     a.floats = w->format.kind != BT_WEIGHT_INT;
     a.a8 = cuda->a8, a.sa = cuda->sa, a.normed = cuda->normed, a.sums = cuda->sums;
     // The stride of this call, not of the widest: what lies behind a row's end is never older than the call.
@@ -239,9 +240,9 @@ args_of(bt_cuda *cuda, const bt_linear_args *l, bool plain)
 }
 
 bt_err
-bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bool plain)
+bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
 {
-    prologue_args a = args_of(cuda, l, plain);
+    prologue_args a = args_of(cuda, l, order);
     size_t shared = a.norm != NULL ? a.cols * sizeof(float) : 0;
     bool whole = a.norm != NULL || (a.act_block == BT_BLOCK_ROW && !a.floats);
     cudaError_t error = cudaSuccess;

@@ -1,0 +1,50 @@
+// Launching with programmatic dependence: the next kernel's blocks may start while this one's last are still at work.
+//
+// A kernel that is launched by bt_cuda_go calls bt_wait_before() before it touches anything that a kernel before it wrote or reads
+// (weights, and what the host wrote before the step, are free before that), and bt_let_next() as soon as the next one's blocks may
+// take what room is left. Every thread of such a kernel calls bt_wait_before(), also those that do nothing else: the kernel after it relies
+// on that to know that the ones before both are over. Below sm_90 both do nothing and kernels follow each other whole.
+#pragma once
+
+#include "kernels/cuda/cuda.cuh"
+
+#include <utility>
+
+static __device__ __forceinline__ void
+bt_wait_before(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void
+bt_let_next(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Queues `kernel` on the device's stream, which may be being recorded. Dynamic shared memory beyond 48 KiB is asked for here.
+template <typename... P, typename... A>
+static inline cudaError_t
+bt_cuda_go(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A &&...args)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute early = {};
+
+    if (shared > 48 * 1024) {
+        cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+
+        if (error != cudaSuccess) {
+            return error;
+        }
+    }
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = cuda->stream;
+    config.attrs = &early, config.numAttrs = cuda->early_launch ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...);
+}

@@ -35,8 +35,7 @@ bt_cuda_go(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
     cudaLaunchAttribute early = {};
 
     if (shared > 48 * 1024) {
-        cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 
         if (error != cudaSuccess) {
             return error;

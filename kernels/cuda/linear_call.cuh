@@ -120,3 +120,14 @@ find_part(const linear_call &c, uint32_t row, uint32_t *part, uint32_t *start)
     }
     return *part < c.part_count && row - *start < c.part[*part].rows;
 }
+
+static inline size_t
+rows_of_all(const linear_call *c)
+{
+    size_t rows = 0;
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        rows += c->part[i].rows;
+    }
+    return rows;
+}

@@ -31,6 +31,15 @@ bt_device_parse(bt_device_options *options, const char *text, bt_why *why)
     return bt_fail(why, BT_ERR_INVALID, "device: expected cpu or cuda:N, not '%s'", text);
 }
 
+#ifndef BT_CUDA
+static bt_err
+without_cuda(const bt_device_options *options, bt_why *why)
+{
+    return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this program was built without CUDA (cmake -DBT_CUDA=ON)",
+                   options->index);
+}
+#endif
+
 bt_err
 bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
 {
@@ -40,7 +49,21 @@ bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why)
 #ifdef BT_CUDA
     return bt_cuda_open(out, options, why);
 #else
-    return bt_fail(why, BT_ERR_UNSUPPORTED, "device: this build has no CUDA (cmake -DBT_CUDA=ON)");
+    return without_cuda(options, why);
+#endif
+}
+
+bt_err
+bt_device_foresee(bt_device_needs *out, const bt_device_options *options, const bt_device_limits *limits, bt_why *why)
+{
+    if (options->kind == BT_DEVICE_CPU) {
+        bt_cpu_foresee(out, options, limits);
+        return BT_OK;
+    }
+#ifdef BT_CUDA
+    return bt_cuda_foresee(out, limits, why);
+#else
+    return without_cuda(options, why);
 #endif
 }
 

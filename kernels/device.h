@@ -45,10 +45,23 @@ typedef struct {
     uint32_t heads, kv_heads, head_dim;
     uint32_t context; // keys of one sequence
     uint32_t block_tokens;
+    uint32_t layers; // how many times a step calls its operations; looked at by bt_device_foresee alone
 } bt_device_limits;
 
 bt_err bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why);
 size_t bt_device_scratch_bytes(const bt_device *device);
+
+// What a device takes for itself, told without one: no GPU has to be there, only a build that knows its kind.
+typedef struct {
+    const bt_ops *ops; // what needs no device: weight_bytes and the packers
+    size_t scratch;    // by bt_device_reserve with these limits
+    size_t graphs;     // steps that it will have recorded, at most: taken bit by bit when a step's shape is new
+    size_t granule;    // bt_device_alloc takes multiples of so many bytes
+    uint32_t threads;
+    bool host;
+} bt_device_needs;
+bt_err bt_device_foresee(bt_device_needs *out, const bt_device_options *options, const bt_device_limits *limits,
+                         bt_why *why);
 
 // Runs `run(arg, thread, threads)` on every thread of the pool and returns when all have (loading, repacking, sampling).
 void bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_t threads), void *arg);
@@ -56,7 +69,7 @@ void bt_device_parallel(bt_device *device, void (*run)(void *arg, uint32_t threa
 // Is the memory of operations this process's own?
 bool bt_device_is_host(const bt_device *device);
 // Memory that operations read and write: this process's own on the CPU (whoever calls may look into it), the GPU's on CUDA.
-// Zeroed, in whole pages; NULL when there is not so much.
+// Zeroed, in whole pages, on CUDA of 2 MiB and at such a boundary; NULL when there is not so much.
 void *bt_device_alloc(bt_device *device, size_t bytes);
 void bt_device_free(bt_device *device, void *memory, size_t bytes); // NULL is fine
 // Copies into and out of it, in order with the operations; both return when the caller's memory is its own again.

@@ -30,6 +30,8 @@ typedef struct {
 
 bt_err bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why);
 bt_err bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why);
+void bt_cpu_foresee(bt_device_needs *out, const bt_device_options *options, const bt_device_limits *limits);
+bt_err bt_cuda_foresee(bt_device_needs *out, const bt_device_limits *limits, bt_why *why);
 
 #ifdef __cplusplus
 }

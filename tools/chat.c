@@ -235,7 +235,7 @@ bt_chat_main(int argc, char **argv)
     }
     if (err != BT_OK) {
         fprintf(stderr, "baton chat: %s\n", why.text[0] != 0 ? why.text : bt_err_name(err));
-        code = err <= BT_ERR_NOT_FOUND ? 2 : 1;
+        code = err <= BT_ERR_NOT_FOUND || c.open == NULL ? 2 : 1;
     }
     bt_session_close(&c.session);
     bt_engine_close(c.open);

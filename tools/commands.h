@@ -11,6 +11,7 @@ int bt_chat_main(int argc, char **argv);
 int bt_tokenize_main(int argc, char **argv);
 int bt_render_main(int argc, char **argv);
 int bt_inspect_main(int argc, char **argv);
+int bt_plan_main(int argc, char **argv);
 int bt_eval_main(int argc, char **argv);
 int bt_bench_main(int argc, char **argv); // engine | serve | transfer | router
 int bt_bench_engine_main(int argc, char **argv);

@@ -20,6 +20,7 @@ static const command commands[] = {
     {"run", bt_run_main, "complete one prompt and print the answer"},
     {"chat", bt_chat_main, "talk to a model in the terminal"},
     {"inspect", bt_inspect_main, "say what a model file holds"},
+    {"plan", bt_plan_main, "say what an engine would take in memory, and what would make it fit"},
     {"tokenize", bt_tokenize_main, "text on stdin to token ids"},
     {"render", bt_render_main, "a JSON array of messages on stdin to the prompt text"},
     {"eval", bt_eval_main, "perplexity, and the distance of a fast path from the exact one"},

@@ -196,11 +196,11 @@ parse(run *r, int argc, char **argv, bt_why *why)
     return bt_engine_args_finish(&r->engine, model, why) == BT_OK ? -1 : 2;
 }
 
-// Exit codes: a bad file or prompt is 2, a failure of ours 1.
+// Exit codes: a bad file or prompt, or what this machine cannot run, is 2; a failure of ours 1.
 static int
-code_of(bt_err err)
+code_of(bt_err err, bool opened)
 {
-    return err == BT_OK ? 0 : err <= BT_ERR_NOT_FOUND ? 2 : 1;
+    return err == BT_OK ? 0 : err <= BT_ERR_NOT_FOUND || !opened ? 2 : 1;
 }
 
 int
@@ -209,6 +209,7 @@ bt_run_main(int argc, char **argv)
     run r = {.max_tokens = 128, .sampling = {.top_p = 1, .repetition_penalty = 1}, .started = bt_time_now()};
     bt_why why = {""};
     bt_err err = BT_OK;
+    bool opened;
     int code;
 
     if (bt_run_asks_server(argc, argv)) {
@@ -238,9 +239,10 @@ bt_run_main(int argc, char **argv)
     } else {
         report(&r);
     }
+    opened = r.open != NULL;
     bt_session_close(&r.session);
     bt_engine_close(r.open);
     bt_free(r.prompt_ids);
     bt_buf_fini(&r.text);
-    return code_of(err);
+    return code_of(err, opened);
 }

@@ -112,7 +112,7 @@ static bt_err
 open_trial(trial *t, const bt_model *model, bt_device *device, uint32_t tokens, uint32_t rows, bt_why *why)
 {
     const bt_model_config *c = &model->config;
-    bt_scratch_limits limits = {.rows = rows, .sequences = 1, .threads = bt_device_threads(device)};
+    bt_scratch_limits limits = {.rows = rows, .sequences = 1, .threads = bt_device_threads(device), .host = true};
     bt_err err;
 
     *t = (trial){.model = model, .device = device, .tokens = c->context < tokens ? c->context : tokens};

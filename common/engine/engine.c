@@ -8,21 +8,6 @@
 
 #include <string.h>
 
-static bt_err
-check_options(bt_engine *engine, bt_why *why)
-{
-    bt_engine_options *o = &engine->options;
-
-    if (o->max_sequences == 0 || o->chunk_tokens < o->max_sequences) {
-        return bt_fail(why, BT_ERR_INVALID,
-                       "engine: max_sequences %u must be at least 1 and chunk_tokens %u at least as many",
-                       o->max_sequences, o->chunk_tokens);
-    }
-    o->kv_block_tokens = o->kv_block_tokens != 0 ? o->kv_block_tokens : 32;
-    o->logit_rows_max = o->logit_rows_max != 0 ? o->logit_rows_max : o->max_sequences;
-    return BT_OK;
-}
-
 static void
 find_ends(bt_engine *engine)
 {
@@ -37,70 +22,6 @@ find_ends(bt_engine *engine)
             engine->ends[engine->end_count++] = (int32_t)id;
         }
     }
-}
-
-// A longer context than the model was trained for is the operator's choice; it runs, and answers get worse.
-static void
-settle_context(bt_engine *engine)
-{
-    bt_engine_options *o = &engine->options;
-    uint32_t most = engine->model->config.context;
-
-    if (o->context > most) {
-        bt_log_warn("ENGINE-CONTEXT", "context %u is over the %u positions the model was trained for", o->context,
-                    most);
-    }
-    o->context = o->context != 0 ? o->context : most;
-}
-
-static uint32_t
-larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-static bt_device_limits
-limits_of(const bt_engine *engine)
-{
-    const bt_model_config *c = &engine->model->config;
-    uint32_t attended = c->heads * c->head_dim, qkv = attended + 2 * c->kv_heads * c->head_dim;
-
-    return (bt_device_limits){
-        .tokens = larger(engine->options.chunk_tokens, engine->options.logit_rows_max),
-        .cols = larger(larger(c->hidden, c->ffn), attended),
-        .rows = larger(larger(c->vocab, qkv), larger(2 * c->ffn, c->hidden)),
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .context = engine->options.context,
-        .block_tokens = engine->options.kv_block_tokens,
-        .sequences = engine->options.max_sequences,
-        .logit_rows = engine->options.logit_rows_max,
-    };
-}
-
-static bt_err
-plan_memory(bt_engine *engine, const bt_scratch_limits *limits, size_t available, bt_why *why)
-{
-    const bt_engine_options *o = &engine->options;
-    const bt_model_config *config = &engine->model->config;
-    uint64_t blocks = ((uint64_t)o->context + o->kv_block_tokens - 1) / o->kv_block_tokens;
-    uint64_t wanted = blocks * o->max_sequences;
-
-    bt_scratch_plan(&engine->scratch, engine->device, config, limits);
-    engine->plan = (bt_engine_plan){
-        .weights = engine->model->weight_bytes,
-        .logits = (size_t)limits->rows * engine->scratch.logit_stride * sizeof(float),
-        .block_bytes = engine->layout.block_bytes,
-        .blocks_wanted = wanted < 1u << 30 ? (uint32_t)wanted : 1u << 30,
-        .blocks_fixed = o->kv_blocks,
-        .blocks_least = (uint32_t)blocks, // one sequence at full length
-        .memory_max = o->memory_max,
-        .available = available,
-    };
-    engine->plan.scratch = bt_device_scratch_bytes(engine->device) + engine->scratch.device_bytes -
-                           engine->plan.logits + (bt_device_is_host(engine->device) ? engine->scratch.host_bytes : 0);
-    return bt_engine_plan_make(&engine->plan, why);
 }
 
 static bt_err
@@ -125,17 +46,17 @@ bt_engine_layout_of(bt_kv_layout *out, const bt_model_config *config, bt_kv_form
 }
 
 static bt_err
-allocate(bt_engine *engine, size_t available, bt_why *why)
+allocate(bt_engine *engine, bt_why *why)
 {
     const bt_model_config *config = &engine->model->config;
     const bt_engine_options *o = &engine->options;
-    bt_scratch_limits limits = {o->chunk_tokens, o->logit_rows_max, o->max_sequences, bt_device_threads(engine->host)};
-    bt_device_limits reserve = limits_of(engine);
+    bt_scratch_limits limits =
+        bt_engine_scratch_limits(o, bt_device_threads(engine->host), bt_device_is_host(engine->device));
+    bt_device_limits reserve = bt_engine_limits(config, o);
     bt_err err;
 
     if ((err = bt_engine_layout_of(&engine->layout, config, o->kv_format, o->kv_block_tokens, why)) != BT_OK ||
-        (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK ||
-        (err = plan_memory(engine, &limits, available, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
+        (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
         return err;
     }
     if (bt_scratch_open(&engine->scratch, engine->device, config, &limits) != BT_OK) {
@@ -302,24 +223,48 @@ open_devices(bt_engine *engine, bt_why *why)
     return bt_device_open(&engine->host, &host, why);
 }
 
+// Before the first weight is read: what does not fit is known at once. A longer context than the model was trained for is the operator's
+// choice; it runs, and answers get worse.
+static bt_err
+plan_memory(bt_engine *engine, bt_why *why)
+{
+    size_t machine = bt_engine_plan_available();
+    size_t available = engine->device == engine->host ? machine : bt_device_available(engine->device);
+    bt_engine_outlook outlook;
+    bt_err err = bt_engine_foresee(&outlook, &engine->options, available, why);
+
+    if (err != BT_OK) {
+        return err;
+    }
+    if (outlook.loading > machine) {
+        return bt_fail(
+            why, BT_ERR_NO_MEMORY,
+            "%s: its weights are made ready in %.1f MiB of this machine's memory, of which %.1f MiB are free",
+            engine->options.model.path, (double)outlook.loading / 0x1p20, (double)machine / 0x1p20);
+    }
+    if (outlook.options.context > outlook.context_trained) {
+        bt_log_warn("ENGINE-CONTEXT", "context %u is over the %u positions the model was trained for",
+                    outlook.options.context, outlook.context_trained);
+    }
+    engine->options = outlook.options;
+    engine->plan = outlook.plan;
+    return BT_OK;
+}
+
 static bt_err
 open_parts(bt_engine *engine, bt_why *why)
 {
-    size_t available = bt_engine_plan_available();
     bt_err err;
 
-    if ((err = check_options(engine, why)) != BT_OK || (err = open_devices(engine, why)) != BT_OK ||
+    if ((err = open_devices(engine, why)) != BT_OK || (err = plan_memory(engine, why)) != BT_OK ||
         (err = open_model(engine, why)) != BT_OK || (err = bt_forward_check(engine->model, why)) != BT_OK) {
         return err;
     }
-    if (engine->device != engine->host) {
-        available = bt_device_available(engine->device);
-        if ((err = bt_model_move(engine->model, engine->host, engine->device, why)) != BT_OK) {
-            return err;
-        }
+    if (engine->device != engine->host &&
+        (err = bt_model_move(engine->model, engine->host, engine->device, why)) != BT_OK) {
+        return err;
     }
-    settle_context(engine);
-    if ((err = allocate(engine, available, why)) != BT_OK) {
+    if ((err = allocate(engine, why)) != BT_OK) {
         return err;
     }
     find_ends(engine);

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,26 +63,46 @@ bt_engine_plan_available(void)
 static bt_err
 refuse(const bt_engine_plan *plan, const char *part, bt_why *why)
 {
+    char recorded[64] = "", available[64] = "";
+
+    if (plan->graphs != 0) {
+        snprintf(recorded, sizeof recorded, " + graphs %.1f MiB", (double)plan->graphs / MIB);
+    }
+    if (plan->memory_max == 0) {
+        snprintf(available, sizeof available, " (%.1f MiB are free)", (double)plan->available / MIB);
+    }
     return bt_fail(why, BT_ERR_NO_MEMORY,
-                   "%s not fit in memory: weights %.1f MiB + scratch %.1f MiB + logits %.1f MiB + KV %.1f MiB "
-                   "(%u blocks of %zu bytes) is over the limit of %.1f MiB",
-                   part, (double)plan->weights / MIB, (double)plan->scratch / MIB, (double)plan->logits / MIB,
-                   (double)plan->kv / MIB, plan->blocks, plan->block_bytes, (double)plan->limit / MIB);
+                   "%s not fit in memory%s%s: weights %.1f MiB + scratch %.1f MiB + logits %.1f MiB%s + KV %.1f MiB "
+                   "(%u blocks of %zu bytes) is over the limit of %.1f MiB%s",
+                   part, *plan->where != 0 ? " of " : "", plan->where, (double)plan->weights / MIB,
+                   (double)plan->scratch / MIB, (double)plan->logits / MIB, recorded, (double)plan->kv / MIB,
+                   plan->blocks, plan->block_bytes, (double)plan->limit / MIB, available);
+}
+
+// Blocks that a pool of so many bytes holds: the pool itself is whole granules.
+static size_t
+blocks_in(const bt_engine_plan *plan, size_t bytes)
+{
+    size_t granule = plan->granule != 0 ? plan->granule : 1;
+
+    return bytes / granule * granule / plan->block_bytes;
 }
 
 bt_err
 bt_engine_plan_make(bt_engine_plan *plan, bt_why *why)
 {
-    size_t fixed = plan->weights + plan->scratch + plan->logits, room;
+    size_t fixed = plan->weights + plan->scratch + plan->logits + plan->graphs, room;
+    size_t granule = plan->granule != 0 ? plan->granule : 1;
 
-    // A tenth of what is free stays free: others live here too.
-    plan->limit = plan->memory_max != 0 ? plan->memory_max : plan->available - plan->available / 10;
+    plan->limit = plan->memory_max != 0
+                      ? plan->memory_max
+                      : plan->available - (plan->spare < plan->available ? plan->spare : plan->available);
     plan->blocks = plan->blocks_fixed != 0 ? plan->blocks_fixed : plan->blocks_wanted;
-    room = fixed < plan->limit ? (plan->limit - fixed) / plan->block_bytes : 0;
+    room = fixed < plan->limit ? blocks_in(plan, plan->limit - fixed) : 0;
     if (plan->blocks_fixed == 0 && plan->blocks > room) {
         plan->blocks = room > plan->blocks_least ? (uint32_t)room : plan->blocks_least;
     }
-    plan->kv = plan->blocks * plan->block_bytes;
+    plan->kv = (plan->blocks * plan->block_bytes + granule - 1) / granule * granule;
     plan->total = fixed + plan->kv;
     if (plan->weights > plan->limit) {
         return refuse(plan, "the weights do", why);
@@ -99,7 +120,13 @@ bt_engine_plan_log(const bt_engine_plan *plan)
     bt_log_info("ENGINE-PLAN", "kv %.1f MiB: %u blocks of %zu bytes%s", (double)plan->kv / MIB, plan->blocks,
                 plan->block_bytes,
                 plan->blocks < plan->blocks_wanted ? ", fewer than all sequences at full length would need" : "");
-    bt_log_info("ENGINE-PLAN", "scratch %.1f MiB, logits %.1f MiB", (double)plan->scratch / MIB,
-                (double)plan->logits / MIB);
-    bt_log_info("ENGINE-PLAN", "total %.1f MiB of %.1f MiB", (double)plan->total / MIB, (double)plan->limit / MIB);
+    if (plan->graphs == 0) {
+        bt_log_info("ENGINE-PLAN", "scratch %.1f MiB, logits %.1f MiB", (double)plan->scratch / MIB,
+                    (double)plan->logits / MIB);
+    } else {
+        bt_log_info("ENGINE-PLAN", "scratch %.1f MiB, logits %.1f MiB, graphs up to %.1f MiB",
+                    (double)plan->scratch / MIB, (double)plan->logits / MIB, (double)plan->graphs / MIB);
+    }
+    bt_log_info("ENGINE-PLAN", "total %.1f MiB of %.1f MiB%s%s", (double)plan->total / MIB, (double)plan->limit / MIB,
+                *plan->where != 0 ? " on " : "", plan->where);
 }

@@ -7,13 +7,17 @@
 #include <stdint.h>
 
 typedef struct {
+    char where[16];                  // "cuda:0"; "" = this machine
     size_t weights, scratch, logits; // scratch: the device's and the activations, without the logits
+    size_t graphs;                   // a GPU's: steps that it will have recorded
     size_t block_bytes;
+    size_t granule;         // the pool is taken in multiples of so many bytes; 0 = 1
     uint32_t blocks_wanted; // max_sequences × context
     uint32_t blocks_fixed;  // given by the config; 0 = as many as fit, at most blocks_wanted
     uint32_t blocks_least;  // fewer are of no use
     size_t memory_max;      // 0 = what `available` says
-    size_t available;       // bt_engine_plan_available, read before anything was loaded
+    size_t available;       // what the device had free before anything was loaded
+    size_t spare;           // of it, what shall stay free
     // Derived by bt_engine_plan_make:
     uint32_t blocks;
     size_t kv, total, limit;

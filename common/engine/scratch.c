@@ -56,7 +56,7 @@ lay_out(bt_scratch *s, carve *c, carve *h, const bt_model_config *config, const 
     s->sampling_bytes = bt_sample_scratch_bytes(config->vocab);
     s->sampling = take(h, limits->threads, s->sampling_bytes);
     s->logits = take(c, limits->rows, s->logit_stride * sizeof(float));
-    s->host_logits = bt_device_is_host(s->device) ? s->logits : take(h, limits->rows, s->logit_stride * sizeof(float));
+    s->host_logits = limits->host ? s->logits : take(h, limits->rows, s->logit_stride * sizeof(float));
 }
 
 void

@@ -34,9 +34,10 @@ typedef struct {
 
 typedef struct {
     uint32_t tokens, rows, sequences, threads;
+    bool host; // the device is the host: logits lie where the program reads them
 } bt_scratch_limits;
 
-// Sizes only: device_bytes and host_bytes as they will be allocated.
+// Sizes only: device_bytes and host_bytes as they will be allocated; `device` may be NULL.
 void bt_scratch_plan(bt_scratch *scratch, bt_device *device, const bt_model_config *config,
                      const bt_scratch_limits *limits);
 // Allocates what was planned.

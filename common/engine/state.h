@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/engine/forward.h"
-#include "common/engine/plan.h"
+#include "common/engine/outlook.h"
 
 #define BT_ENDS_MAX BT_DRAW_ENDS_MAX
 
@@ -13,7 +13,7 @@ struct bt_engine {
     bt_device *host;           // the CPU: loads, repacks, samples; == device where that is one
     bt_model *model;
     bt_kv_layout layout;
-    bt_engine_plan plan;
+    bt_engine_plan plan; // made before anything was loaded (outlook.h)
     uint8_t *kv;
     bt_scratch scratch;
     bt_forward forward;

@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/model/memory.h"
+#include "common/model/requantise.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -82,13 +83,15 @@ outlier_count(const bt_weight *w)
 }
 
 static size_t
+bytes_of_outliers(uint32_t rows, size_t n)
+{
+    return aligned(((size_t)rows + 1) * 4) + aligned(n * 4) + aligned(n * sizeof(uint16_t));
+}
+
+static size_t
 outlier_bytes(const bt_weight *w)
 {
-    size_t n = outlier_count(w);
-
-    return w->outliers.row_start == NULL
-               ? 0
-               : aligned(((size_t)w->rows + 1) * 4) + aligned(n * 4) + aligned(n * sizeof(uint16_t));
+    return w->outliers.row_start == NULL ? 0 : bytes_of_outliers(w->rows, outlier_count(w));
 }
 
 // ---- counting ----
@@ -115,6 +118,32 @@ count_vector(void *arg, void **vector, size_t bytes)
 
     (void)vector;
     c->bytes += aligned(bytes);
+}
+
+bt_move_sizes
+bt_model_move_sizes(const bt_plan *plan, const bt_model *model, const bt_model_options *options, const bt_ops *ops)
+{
+    const bt_model_config *c = &model->config;
+    bt_move_sizes s = {0};
+
+    for (uint32_t i = 0; i < plan->weight_count; i++) {
+        const bt_weight *w = plan->weights[i].weight;
+
+        s.weights += aligned(ops->weight_bytes(w->format, w->rows, w->cols));
+        if (options->weights == BT_LOAD_Q4) {
+            size_t n = bt_requantise_outliers_max(model, w);
+
+            s.outliers += n != 0 ? bytes_of_outliers(w->rows, n) : 0;
+        }
+    }
+    for (uint32_t i = 0; i < plan->vector_count; i++) {
+        s.vectors += aligned(plan->vectors[i].count * sizeof(float));
+    }
+    for (int i = 0; i < 2; i++) {
+        s.vectors += c->ropes[i].inv_freq != NULL ? aligned(c->rope_dims / 2 * sizeof(float)) : 0;
+    }
+    s.vectors += options->equalise ? c->layers * aligned((size_t)c->kv_heads * c->head_dim / 2) : 0;
+    return s;
 }
 
 // ---- moving ----

@@ -248,11 +248,33 @@ same_input_end(const bt_requantise *r, uint32_t first)
 
 // DESIGN 6: the first and the last eighth of the layers keep more.
 static float
-outlier_share(const bt_requantise *r, int layer)
+outlier_share(const bt_model *model, int layer)
 {
-    int layers = (int)r->model->config.layers, end = layers / 8 > 0 ? layers / 8 : 1;
+    int layers = (int)model->config.layers, end = layers / 8 > 0 ? layers / 8 : 1;
 
     return layer < end ? 0.0005f : layer >= layers - end ? 0.002f : 0.001f;
+}
+
+static bool
+is_of(const bt_layer *l, const bt_weight *w)
+{
+    return w == &l->q || w == &l->k || w == &l->v || w == &l->o || w == &l->gate || w == &l->up || w == &l->down;
+}
+
+size_t
+bt_requantise_outliers_max(const bt_model *model, const bt_weight *weight)
+{
+    bt_search search = {.format = weight->format, .cols = weight->cols};
+    uint32_t layer = 0;
+
+    if (weight->format.kind != BT_WEIGHT_INT || weight->format.bits != 4) {
+        return 0;
+    }
+    while (layer < model->config.layers && !is_of(&model->layers[layer], weight)) {
+        layer++;
+    }
+    search.outlier_share = outlier_share(model, (int)layer);
+    return (size_t)((weight->rows + BT_SEARCH_ROWS - 1) / BT_SEARCH_ROWS) * bt_search_outliers_max(&search);
 }
 
 static void
@@ -308,7 +330,7 @@ set_way(bt_requantise *r, uint32_t index, bt_why *why)
         w->search.importance = w->importance;
     }
     if (job->weight->format.bits == 4) {
-        w->search.outlier_share = outlier_share(r, at.layer);
+        w->search.outlier_share = outlier_share(r->model, at.layer);
         w->per_tile = bt_search_outliers_max(&w->search);
         w->outliers = bt_arena_alloc(&r->arena, (tiles * w->per_tile + 1) * sizeof *w->outliers);
         w->outlier_counts = bt_arena_alloc(&r->arena, tiles * sizeof *w->outlier_counts);

@@ -15,3 +15,6 @@ bt_err bt_requantise_open(bt_requantise **out, bt_plan *plan, bt_model *model, c
 // After packing: gives the weights their outliers (memory from `arena`) and folds smoothing into norms and V's bias.
 bt_err bt_requantise_finish(bt_requantise *requantise, bt_arena *arena, bt_why *why);
 void bt_requantise_close(bt_requantise *requantise); // NULL is fine
+
+// How many outliers a weight of `model` is given at most: 0 but for q4.
+size_t bt_requantise_outliers_max(const bt_model *model, const bt_weight *weight);

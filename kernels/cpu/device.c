@@ -110,17 +110,28 @@ cpu_scratch_bytes(const bt_device *device)
     return device->shared_bytes + device->private_bytes * device->threads;
 }
 
+static bt_cpu_scratch
+scratch_for(const bt_device_limits *limits, uint32_t threads)
+{
+    bt_cpu_scratch linear = bt_cpu_linear_scratch(limits, threads);
+    bt_cpu_scratch attention = bt_cpu_attention_scratch(limits, threads);
+
+    return (bt_cpu_scratch){
+        .shared = larger(larger(linear.shared, attention.shared), 64),
+        // Neighbouring threads do not share a page, nor the line that a prefetcher takes along.
+        .private_bytes = (larger(linear.private_bytes, attention.private_bytes) + 8191) / 4096 * 4096,
+    };
+}
+
 static bt_err
 cpu_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
 {
-    bt_cpu_scratch linear = bt_cpu_linear_scratch(limits, device->threads);
-    bt_cpu_scratch attention = bt_cpu_attention_scratch(limits, device->threads);
+    bt_cpu_scratch scratch = scratch_for(limits, device->threads);
 
     scratch_free(device);
     device->limits = *limits;
-    device->shared_bytes = larger(larger(linear.shared, attention.shared), 64);
-    // Neighbouring threads do not share a page, nor the line that a prefetcher takes along.
-    device->private_bytes = (larger(linear.private_bytes, attention.private_bytes) + 8191) / 4096 * 4096;
+    device->shared_bytes = scratch.shared;
+    device->private_bytes = scratch.private_bytes;
     device->shared = bt_alloc_pages(device->shared_bytes);
     device->private_scratch = bt_alloc_pages(device->private_bytes * device->threads);
     if (device->shared == NULL || device->private_scratch == NULL) {
@@ -182,10 +193,30 @@ static const bt_device_class cpu_class = {
     .available = cpu_available,
 };
 
+static uint32_t
+threads_of(const bt_device_options *options)
+{
+    uint32_t threads = options->threads > 0 ? options->threads : affinity_cores();
+
+    return threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
+}
+
+void
+bt_cpu_foresee(bt_device_needs *out, const bt_device_options *options, const bt_device_limits *limits)
+{
+    uint32_t threads = threads_of(options);
+    bt_cpu_scratch scratch = scratch_for(limits, threads);
+
+    *out = (bt_device_needs){.ops = &ops_cpu,
+                             .scratch = scratch.shared + scratch.private_bytes * threads,
+                             .granule = 1,
+                             .threads = threads,
+                             .host = true};
+}
+
 bt_err
 bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
 {
-    uint32_t threads = options->threads > 0 ? options->threads : affinity_cores();
     bt_device *device;
     bt_cpu_isa isa;
     bt_err err;
@@ -198,7 +229,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
     }
     device->head = (bt_device_head){&cpu_class, &ops_cpu};
     device->isa = isa;
-    device->threads = threads < BT_THREADS_MAX ? threads : BT_THREADS_MAX;
+    device->threads = threads_of(options);
     if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
         bt_fail(why, err, "device: cannot start %u threads", device->threads);
         cpu_close(device);

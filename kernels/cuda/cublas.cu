@@ -7,7 +7,6 @@
 #include <string.h>
 
 #define PLANS_MAX 64
-#define WORKSPACE ((size_t)32 << 20)
 
 typedef struct {
     bt_cublas_shape shape;
@@ -19,7 +18,6 @@ typedef struct {
 struct bt_cublas {
     void *library;
     cublasLtHandle_t handle;
-    void *workspace;
     plan plans[PLANS_MAX];
     uint32_t count, oldest; // of plans; who gives way when all places are taken
 #define FUNCTION(name) decltype(&cublasLt##name) name
@@ -87,9 +85,7 @@ bt_cublas_open(bt_cuda *cuda)
     }
     b->library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
     b->library = b->library != NULL ? b->library : dlopen("libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL);
-    if (b->library == NULL || !find_functions(b) || b->Create(&b->handle) != CUBLAS_STATUS_SUCCESS ||
-        cudaMalloc(&b->workspace, WORKSPACE) != cudaSuccess) {
-        cudaGetLastError();
+    if (b->library == NULL || !find_functions(b) || b->Create(&b->handle) != CUBLAS_STATUS_SUCCESS) {
         bt_log_warn("CUDA-CUBLAS", "%s: no cuBLASLt here (libcublasLt.so.13): long prompts are read more slowly",
                     cuda->name);
         bt_cublas_close(b);
@@ -107,7 +103,6 @@ bt_cublas_close(bt_cublas *b)
     for (uint32_t i = 0; i < b->count; i++) {
         drop(b, &b->plans[i]);
     }
-    cudaFree(b->workspace);
     if (b->handle != NULL) {
         b->Destroy(b->handle);
     }
@@ -122,7 +117,7 @@ choose(bt_cublas *b, plan *p)
 {
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulPreference_t preference;
-    size_t workspace = WORKSPACE;
+    size_t workspace = BT_CUBLAS_WORKSPACE;
     int count = 0;
     bool good;
 
@@ -198,7 +193,7 @@ bt_cublas_s8(bt_cublas *b, bt_cuda *cuda, const bt_cublas_shape *shape, const in
     plan *p = plan_of(b, shape);
 
     if (p == NULL || b->Matmul(b->handle, p->operation, &one, codes, p->a, a8, p->b, &zero, out, p->d, out, p->d,
-                               &p->algo, b->workspace, WORKSPACE, cuda->stream) != CUBLAS_STATUS_SUCCESS) {
+                               &p->algo, cuda->workspace, BT_CUBLAS_WORKSPACE, cuda->stream) != CUBLAS_STATUS_SUCCESS) {
         bt_log_error("CUDA-CUBLAS", "%s: cuBLASLt failed on %llu x %llu x %llu", cuda->name,
                      (unsigned long long)shape->rows, (unsigned long long)shape->cols,
                      (unsigned long long)shape->tokens);

@@ -18,7 +18,8 @@ extern "C" {
 #define BT_CUDA_GRAPHS_MAX 384
 #define BT_CUDA_TILE_COLUMNS 16u // queries that a warp takes through the keys of a prompt
 #define BT_CUDA_DRAW_PIECES 16u  // blocks that share a row of logits
-#define BT_CUDA_TOKENS_PAD 64u   // rows of activations that may be read beyond those there are
+#define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
+#define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
 
 // A step shape whose operations were recorded.
 typedef struct {
@@ -99,6 +100,7 @@ typedef struct {
     float *whole;   // [tokens, 2]
     float *partials;
     size_t partial_floats;
+    uint8_t *workspace; // cuBLASLt's
 } bt_cuda;
 
 static inline bt_cuda *

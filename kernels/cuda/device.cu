@@ -9,6 +9,7 @@
 
 #define PARTIAL_BYTES ((size_t)256 << 20)
 #define S32_TOKENS 2048u
+#define PAGE ((size_t)2 << 20) // of the device's memory
 
 bt_err
 bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
@@ -147,6 +148,7 @@ lay_out(bt_cuda *cuda, carve *c)
         cuda->partial_floats = most < cuda->partial_floats ? most : cuda->partial_floats;
     }
     cuda->partials = (float *)take(c, cuda->partial_floats * 4);
+    cuda->workspace = (uint8_t *)take(c, BT_CUBLAS_WORKSPACE);
 }
 
 static bt_err
@@ -197,8 +199,9 @@ cuda_alloc(bt_device *device, size_t bytes)
 {
     void *memory = NULL;
 
+    bytes = rounded(bytes != 0 ? bytes : 1, PAGE); // what is so large lies at such a boundary
     cudaSetDevice(bt_cuda_of(device)->index);
-    if (cudaMalloc(&memory, bytes != 0 ? bytes : 1) != cudaSuccess) {
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
         cudaGetLastError();
         return NULL;
     }
@@ -485,28 +488,107 @@ static const bt_device_class cuda_class = {
     .available = cuda_available,
 };
 
-static bt_err
-choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
-{
-    struct cudaDeviceProp p;
-    int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
+// A step's graph, measured (kernels/README.md): so many bytes of the device a kernel, and the operations of a step.
+#define GRAPH_NODE_BYTES 1024u
+#define GRAPH_NODES_LAYER 16u
+#define GRAPH_NODES_STEP 16u
 
+// Shapes of steps that write answers: tokens, splits by powers of two, drawn here or by the host.
+static size_t
+graphs_most(const bt_device_limits *l)
+{
+    size_t sequences = l->sequences != 0 ? l->sequences : l->tokens, splits = 1, most;
+
+    for (uint64_t keys = BT_ATTENTION_SPLIT; keys < l->context; keys *= 2) {
+        splits++;
+    }
+    most = sequences * splits * 2;
+    return most < BT_CUDA_GRAPHS_MAX ? most : BT_CUDA_GRAPHS_MAX;
+}
+
+bt_err
+bt_cuda_foresee(bt_device_needs *out, const bt_device_limits *limits, bt_why *why)
+{
+    bt_cuda *cuda = (bt_cuda *)calloc(1, sizeof *cuda); // one that is nowhere: what it would take is counted
+    carve c = {NULL, 0};
+
+    if (cuda == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
+    }
+    cuda->limits = *limits;
+    lay_out(cuda, &c);
+    free(cuda);
+    *out = (bt_device_needs){};
+    out->ops = &ops_cuda;
+    out->scratch = c.used;
+    out->graphs = graphs_most(limits) * (limits->layers * GRAPH_NODES_LAYER + GRAPH_NODES_STEP) * GRAPH_NODE_BYTES;
+    out->granule = PAGE;
+    out->threads = 1;
+    return BT_OK;
+}
+
+// Is there a driver that knows this program's CUDA, and the device? One line says what is missing.
+static bt_err
+find_device(const bt_device_options *options, bt_why *why)
+{
+    int driver = 0, count = 0;
+    cudaError_t error;
+
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: no NVIDIA driver here (libcuda.so.1)", options->index);
+    }
+    error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device cuda:%u: the driver here knows CUDA %d.%d, this program was built with %d.%d",
+                       options->index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
+    }
     if (error != cudaSuccess || count == 0) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: no CUDA device here (%s)", options->index,
                        error != cudaSuccess ? cudaGetErrorString(error) : "the driver sees none");
+    }
+    if (options->index >= (uint32_t)count && count == 1) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this machine has cuda:0 alone", options->index);
     }
     if (options->index >= (uint32_t)count) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this machine has cuda:0 … cuda:%d", options->index,
                        count - 1);
     }
+    return BT_OK;
+}
+
+static __global__ void
+some_code(void)
+{
+}
+
+static bt_err
+choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
+{
+    struct cudaDeviceProp p;
+    struct cudaFuncAttributes found;
+    cudaError_t error;
+    bt_err err;
+
+    if ((err = find_device(options, why)) != BT_OK) {
+        return err;
+    }
     cuda->index = (int)options->index;
     if ((error = cudaSetDevice(cuda->index)) != cudaSuccess ||
         (error = cudaGetDeviceProperties(&p, cuda->index)) != cudaSuccess) {
-        return bt_fail(why, BT_ERR_DEVICE, "device cuda:%d: %s", cuda->index, cudaGetErrorString(error));
+        return bt_fail(why, error == cudaErrorMemoryAllocation ? BT_ERR_NO_MEMORY : BT_ERR_DEVICE,
+                       "device cuda:%d: cannot be opened: %s%s", cuda->index, cudaGetErrorString(error),
+                       error == cudaErrorMemoryAllocation ? " (do others fill it?)" : "");
     }
     if (p.major < 8) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, 8.0 is needed",
+                       cuda->index, p.name, p.major, p.minor);
+    }
+    if (cudaFuncGetAttributes(&found, some_code) != cudaSuccess) {
+        cudaGetLastError();
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device cuda:%d: this program has no code for %s (cmake -DBT_CUDA_ARCHITECTURES=%d%d-real)",
                        cuda->index, p.name, p.major, p.minor);
     }
     cuda->sms = p.multiProcessorCount;

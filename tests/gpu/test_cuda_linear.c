@@ -1,4 +1,5 @@
 // Linear layers on the GPU give the bits of kernels/cpu/ref: every format, odd shapes, batches, epilogues.
+#include "tests/gpu/quick.h"
 #include "tests/kernels/linear_case.h"
 #include "tests/support/test.h"
 
@@ -106,7 +107,9 @@ START_TEST(every_format_and_width_gives_the_bits_of_ref)
                               .bias = i % 3 == 1,
                               .seed = (uint64_t)_i * 1000 + i};
 
-        agree(&shape);
+        if (bt_gpu_takes((uint32_t)_i + (uint32_t)i)) {
+            agree(&shape);
+        }
     }
 }
 END_TEST
@@ -124,7 +127,9 @@ START_TEST(every_number_of_tokens_gives_the_bits_of_ref)
                               .outliers = i % 2 == 0,
                               .seed = (uint64_t)_i * 77 + i};
 
-        agree(&shape);
+        if (bt_gpu_takes((uint32_t)_i + (uint32_t)i)) {
+            agree(&shape);
+        }
     }
 }
 END_TEST
@@ -147,9 +152,11 @@ START_TEST(parts_and_epilogues_give_the_bits_of_ref)
         add.scale = 0.75f;
         add.softcap = i == 2 ? 30.0f : 0.0f;
         qkv.seed = pair.seed = add.seed = 5 + i;
-        agree(&qkv);
-        agree(&pair);
-        agree(&add);
+        if (bt_gpu_takes((uint32_t)_i + (uint32_t)i)) {
+            agree(&qkv);
+            agree(&pair);
+            agree(&add);
+        }
     }
 }
 END_TEST
@@ -167,7 +174,9 @@ START_TEST(wide_layers_give_the_bits_of_ref)
                                   .tokens = tokens,
                                   .seed = cols[i] + tokens};
 
-            agree(&shape);
+            if (bt_gpu_takes((uint32_t)_i + (uint32_t)i + tokens - 1)) {
+                agree(&shape);
+            }
         }
     }
 }

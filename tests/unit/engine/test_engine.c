@@ -338,6 +338,7 @@ START_TEST(a_plan_that_does_not_fit_names_the_part_and_the_figures)
     ck_assert_msg(strstr(why.text, "50.0 MiB") != NULL && strstr(why.text, "40.0 MiB") != NULL, "%s", why.text);
     plan.memory_max = 0;
     plan.available = 1000u << 20;
+    plan.spare = 100u << 20;
     ck_assert(bt_engine_plan_make(&plan, &why) == BT_OK);
     ck_assert_uint_eq(plan.blocks, 64);
     ck_assert_uint_gt(bt_engine_plan_available(), 1u << 20);

@@ -151,6 +151,16 @@ lay_out(bt_cuda *cuda, carve *c)
     cuda->workspace = (uint8_t *)take(c, BT_CUBLAS_WORKSPACE);
 }
 
+// In our stream and to its end: cudaMemset would clear whenever the default stream comes to it, after what was written meanwhile (seen as
+// weights of zeros where two processes shared the GPU).
+static cudaError_t
+clear(bt_cuda *cuda, void *memory, size_t bytes)
+{
+    cudaError_t error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
+
+    return error == cudaSuccess ? cudaStreamSynchronize(cuda->stream) : error;
+}
+
 static bt_err
 cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
 {
@@ -171,7 +181,7 @@ cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
                        (double)c.used / 0x1p20, (double)bt_device_available(device) / 0x1p20);
     }
     // What is read beyond the tokens of a call must be numbers.
-    if (cudaMemset(cuda->scratch, 0, c.used) != cudaSuccess) {
+    if (clear(cuda, cuda->scratch, c.used) != cudaSuccess) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: cannot clear memory", cuda->name);
     }
     c = (carve){cuda->scratch, 0};
@@ -205,7 +215,7 @@ cuda_alloc(bt_device *device, size_t bytes)
         cudaGetLastError();
         return NULL;
     }
-    if (cudaMemset(memory, 0, bytes) != cudaSuccess) {
+    if (clear(bt_cuda_of(device), memory, bytes) != cudaSuccess) {
         cudaFree(memory);
         return NULL;
     }

@@ -148,3 +148,37 @@ bt_device_available(const bt_device *device)
 {
     return head_of(device)->kind->available(device);
 }
+
+bt_err
+bt_device_pin(bt_device *device, void *memory, size_t bytes, bt_why *why)
+{
+    return head_of(device)->kind->pin(device, memory, bytes, why);
+}
+
+void
+bt_device_unpin(bt_device *device, void *memory, size_t bytes)
+{
+    if (memory != NULL) {
+        head_of(device)->kind->unpin(device, memory, bytes);
+    }
+}
+
+bt_err
+bt_device_share(bt_device *device, void *memory, bt_device_shared *out, bt_why *why)
+{
+    return head_of(device)->kind->share(device, memory, out, why);
+}
+
+bt_err
+bt_device_open_shared(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same, bt_why *why)
+{
+    return head_of(device)->kind->open_shared(device, shared, memory, same, why);
+}
+
+void
+bt_device_close_shared(bt_device *device, const void *memory)
+{
+    if (memory != NULL) {
+        head_of(device)->kind->close_shared(device, memory);
+    }
+}

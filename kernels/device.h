@@ -75,8 +75,26 @@ void bt_device_free(bt_device *device, void *memory, size_t bytes); // NULL is f
 // Copies into and out of it, in order with the operations; both return when the caller's memory is its own again.
 bt_err bt_device_write(bt_device *device, void *to, const void *from, size_t bytes);
 bt_err bt_device_read(bt_device *device, void *to, const void *from, size_t bytes);
+// Host memory that is copied to and from the device often: copies of it then run at the bus's rate and beside steps (kernels/copier.h).
+// `memory` is whole pages. Any thread; unpin before it is given back. On the CPU they do nothing.
+bt_err bt_device_pin(bt_device *device, void *memory, size_t bytes, bt_why *why);
+void bt_device_unpin(bt_device *device, void *memory, size_t bytes); // NULL, and what was not pinned, is fine
 // Bytes that can still be taken; SIZE_MAX where the device cannot say (the CPU: see the engine's plan).
 size_t bt_device_available(const bt_device *device);
+
+// Memory of bt_device_alloc, of 2 MiB or more, for other processes of this host, which read it (CUDA IPC). Any thread. The memory stays
+// until all who opened it have closed it or ended, also when its owner is killed (tests/gpu/test_cuda_copy).
+typedef struct {
+    uint8_t handle[64];
+    uint8_t uuid[16]; // of the GPU
+} bt_device_shared;
+// BT_ERR_UNSUPPORTED: this device has nothing of the kind.
+bt_err bt_device_share(bt_device *device, void *memory, bt_device_shared *out, bt_why *why);
+// In another process than the owner's: where its memory lies in ours; `same`: it is memory of this very GPU. BT_ERR_UNSUPPORTED says which GPU
+// it is and why it cannot be read from here; BT_ERR_PEER: its owner is gone. Close with bt_device_close_shared when no copy reads it.
+bt_err bt_device_open_shared(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same,
+                             bt_why *why);
+void bt_device_close_shared(bt_device *device, const void *memory); // NULL is fine
 
 #ifdef __cplusplus
 }

@@ -105,15 +105,26 @@ bt_kv_trailer_stamp(const bt_kv_layout *layout, uint8_t *block, uint64_t epoch, 
 }
 
 bt_kv_verdict
+bt_kv_trailer_judge(const bt_kv_layout *layout, const bt_kv_trailer *trailer, uint64_t epoch, uint64_t generation,
+                    const uint64_t *sum)
+{
+    if (trailer->epoch != epoch) {
+        return BT_KV_BAD_EPOCH;
+    }
+    if (trailer->generation != generation || trailer->checksum == 0) {
+        return BT_KV_BAD_GENERATION;
+    }
+    return sum == NULL || trailer->checksum == bt_kv_checksum_end(*sum, layout->trailer_offset) ? BT_KV_GOOD
+                                                                                                : BT_KV_BAD_CHECKSUM;
+}
+
+bt_kv_verdict
 bt_kv_trailer_check_names(const bt_kv_layout *layout, const uint8_t *block, uint64_t epoch, uint64_t generation)
 {
     bt_kv_trailer trailer;
 
     memcpy(&trailer, block + layout->trailer_offset, sizeof trailer);
-    if (trailer.epoch != epoch) {
-        return BT_KV_BAD_EPOCH;
-    }
-    return trailer.generation == generation && trailer.checksum != 0 ? BT_KV_GOOD : BT_KV_BAD_GENERATION;
+    return bt_kv_trailer_judge(layout, &trailer, epoch, generation, NULL);
 }
 
 bt_kv_verdict
@@ -129,5 +140,5 @@ bt_kv_trailer_check(const bt_kv_layout *layout, const uint8_t *block, uint64_t e
     }
     memcpy(&trailer, block + layout->trailer_offset, sizeof trailer);
     own = sum != NULL ? *sum : bt_kv_checksum_part(block, layout->trailer_offset, 0);
-    return trailer.checksum == bt_kv_checksum_end(own, layout->trailer_offset) ? BT_KV_GOOD : BT_KV_BAD_CHECKSUM;
+    return bt_kv_trailer_judge(layout, &trailer, epoch, generation, &own);
 }

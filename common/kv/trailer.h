@@ -21,7 +21,7 @@
 // The sum's part of `bytes` (a multiple of 8) that begin with word `first` of the block; parts are added.
 uint64_t bt_kv_checksum_part(const void *data, size_t bytes, uint64_t first);
 // The same while copying, in one pass; memory must not overlap. `to` and `from` at 8-byte boundaries.
-uint64_t bt_kv_checksum_copy(void *restrict to, const void *restrict from, size_t bytes, uint64_t first);
+uint64_t bt_kv_checksum_copy(void *to, const void *from, size_t bytes, uint64_t first);
 // The value of the whole from its sum; `bytes` is the length of all parts. Never 0.
 uint64_t bt_kv_checksum_end(uint64_t sum, size_t bytes);
 
@@ -40,6 +40,9 @@ void bt_kv_trailer_stamp(const bt_kv_layout *layout, uint8_t *block, uint64_t ep
 // computes it. The first thing that is wrong, in the order of the enum.
 bt_kv_verdict bt_kv_trailer_check(const bt_kv_layout *layout, const uint8_t *block, uint64_t epoch, uint64_t generation,
                                   const uint64_t *sum);
+// The same of a trailer that was read from where this process cannot, with its block's sum; NULL: only names.
+bt_kv_verdict bt_kv_trailer_judge(const bt_kv_layout *layout, const bt_kv_trailer *trailer, uint64_t epoch,
+                                  uint64_t generation, const uint64_t *sum);
 // Without the checksum: what a reader that trusts its memory is content with.
 bt_kv_verdict bt_kv_trailer_check_names(const bt_kv_layout *layout, const uint8_t *block, uint64_t epoch,
                                         uint64_t generation);

@@ -178,6 +178,41 @@ cpu_available(const bt_device *device)
     return SIZE_MAX;
 }
 
+// All memory is the processor's: nothing to pin, and common/transfer shares pools by itself.
+
+static bt_err
+cpu_pin(bt_device *device, void *memory, size_t bytes, bt_why *why)
+{
+    (void)device, (void)memory, (void)bytes, (void)why;
+    return BT_OK;
+}
+
+static void
+cpu_unpin(bt_device *device, void *memory, size_t bytes)
+{
+    (void)device, (void)memory, (void)bytes;
+}
+
+static bt_err
+cpu_share(bt_device *device, void *memory, bt_device_shared *out, bt_why *why)
+{
+    (void)device, (void)memory, (void)out;
+    return bt_fail(why, BT_ERR_UNSUPPORTED, "device cpu: has no memory of its own to share");
+}
+
+static bt_err
+cpu_open_shared(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same, bt_why *why)
+{
+    (void)device, (void)shared, (void)memory, (void)same;
+    return bt_fail(why, BT_ERR_UNSUPPORTED, "device cpu: cannot read a GPU's memory");
+}
+
+static void
+cpu_close_shared(bt_device *device, const void *memory)
+{
+    (void)device, (void)memory;
+}
+
 static const bt_device_class cpu_class = {
     .host = true,
     .close = cpu_close,
@@ -191,6 +226,12 @@ static const bt_device_class cpu_class = {
     .write = cpu_copy,
     .read = cpu_copy,
     .available = cpu_available,
+    .pin = cpu_pin,
+    .unpin = cpu_unpin,
+    .share = cpu_share,
+    .open_shared = cpu_open_shared,
+    .close_shared = cpu_close_shared,
+    .copier_open = bt_cpu_copier_open,
 };
 
 static uint32_t

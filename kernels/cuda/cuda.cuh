@@ -10,7 +10,10 @@
 extern "C" {
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/rng.h"
+#include "common/base/time.h"
 #include "common/kv/layout.h"
+#include "common/kv/trailer.h"
 }
 #include "kernels/cuda/layout.h"
 #include "kernels/device_impl.h"
@@ -124,6 +127,16 @@ bt_err bt_cuda_attention(bt_device *device, const bt_attention_args *args);
 bt_err bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *args);
 bt_err bt_cuda_gather(bt_device *device, const bt_gather_args *args);
 bt_err bt_cuda_draw(bt_device *device, const bt_draw_args *args);
+
+// share.cu
+bt_err bt_cuda_pin(bt_device *device, void *memory, size_t bytes, bt_why *why);
+void bt_cuda_unpin(bt_device *device, void *memory, size_t bytes);
+bt_err bt_cuda_share(bt_device *device, void *memory, bt_device_shared *out, bt_why *why);
+bt_err bt_cuda_open_shared(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same,
+                           bt_why *why);
+void bt_cuda_close_shared(bt_device *device, const void *memory);
+// copier.cu
+bt_err bt_cuda_copier_open(bt_copier **out, bt_device *device, const bt_copier_options *options, bt_why *why);
 
 // How INT8 activations lie.
 typedef enum {

@@ -496,6 +496,12 @@ static const bt_device_class cuda_class = {
     .write = cuda_write,
     .read = cuda_read,
     .available = cuda_available,
+    .pin = bt_cuda_pin,
+    .unpin = bt_cuda_unpin,
+    .share = bt_cuda_share,
+    .open_shared = bt_cuda_open_shared,
+    .close_shared = bt_cuda_close_shared,
+    .copier_open = bt_cuda_copier_open,
 };
 
 // A step's graph, measured (kernels/README.md): so many bytes of the device a kernel, and the operations of a step.

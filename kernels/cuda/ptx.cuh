@@ -50,6 +50,19 @@ bt_load_once(const void *from)
     return v;
 }
 
+// The same of memory that others may be writing.
+static __device__ __forceinline__ uint4
+bt_load_stream(const void *from)
+{
+    uint4 v;
+
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
 // Sixteen bytes into shared memory, on their way from now on; zeros where `there` is false (`from` must be readable then, too).
 static __device__ __forceinline__ void
 bt_copy16(void *to, const void *from, bool there)

@@ -36,6 +36,17 @@ typedef enum {
     BT_LINEAR_GELU_MUL, // the same with tanh-GELU
 } bt_linear_epilogue;
 
+// Who reads y: the linear call that comes next on the device, with all of its weights, where that is known. A device may do in passing
+// what that call would begin with. If another comes, or y is written in between, the numbers are the same and the passing was in vain;
+// only `only` is a promise.
+typedef struct {
+    const bt_weight *weights[3];
+    uint32_t weight_count; // 0 = not known
+    const float *norm;
+    float norm_eps;
+    bool only; // that call reads y, as y is now, and nobody else does: y need not be written
+} bt_linear_next;
+
 typedef struct {
     const bt_weight *weights[3];
     const float *biases[3]; // [rows], NULL = none
@@ -50,6 +61,7 @@ typedef struct {
     bt_linear_epilogue epilogue;
     float scale;   // 1 unless the architecture multiplies
     float softcap; // > 0: r = softcap · tanh(r / softcap) before storing (Gemma 2's logits)
+    bt_linear_next next;
 } bt_linear_args;
 
 // One sequence's share of a batch for attention.

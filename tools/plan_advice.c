@@ -119,8 +119,7 @@ try_formats(advisor *a, bt_engine_options *smallest, char name[81])
     for (int i = BT_LOAD_W8; i <= BT_LOAD_Q4; i++) {
         char line[80];
 
-        if (a->asked->options.model.weights == (bt_load_weights)i ||
-            a->asked->options.model.weights == BT_LOAD_Q4) {
+        if (a->asked->options.model.weights == (bt_load_weights)i || a->asked->options.model.weights == BT_LOAD_Q4) {
             continue;
         }
         o = a->asked->options;

@@ -94,16 +94,29 @@ turn(const bt_forward *f, const bt_flat_batch *b)
     return err;
 }
 
-// Q | K | V side by side. Neighbours that share activations go as one call.
+// The matrices of a layer's Q | K | V from `first` on that go as one call: neighbours that share activations. Returns how many.
+static uint32_t
+qkv_weights(const bt_layer *layer, uint32_t first, const bt_weight *out[3])
+{
+    const bt_weight *weights[] = {&layer->q, &layer->k, &layer->v};
+    uint32_t count = 0;
+
+    while (first + count < 3 && share_activations(weights[first], weights[first + count])) {
+        out[count] = weights[first + count];
+        count++;
+    }
+    return count;
+}
+
+// Q | K | V side by side.
 static bt_err
 project_qkv(const bt_forward *f, const bt_flat_batch *b, const bt_layer *layer)
 {
-    const bt_weight *weights[] = {&layer->q, &layer->k, &layer->v};
     const float *biases[] = {layer->q_bias, layer->k_bias, layer->v_bias};
     float *y = f->scratch->qkv;
     bt_err err = BT_OK;
 
-    for (uint32_t first = 0, next; first < 3 && err == BT_OK; first = next) {
+    for (uint32_t first = 0, count; first < 3 && err == BT_OK; first += count) {
         bt_linear_args args = {
             .tokens = b->tokens,
             .x = f->scratch->x,
@@ -116,10 +129,10 @@ project_qkv(const bt_forward *f, const bt_flat_batch *b, const bt_layer *layer)
             .scale = 1,
         };
 
-        for (next = first; next < 3 && share_activations(weights[first], weights[next]); next++) {
-            args.weights[args.weight_count] = weights[next];
-            args.biases[args.weight_count++] = biases[next];
-            y += weights[next]->rows;
+        args.weight_count = count = qkv_weights(layer, first, args.weights);
+        for (uint32_t i = 0; i < count; i++) {
+            args.biases[i] = biases[first + i];
+            y += args.weights[i]->rows;
         }
         err = timed_linear(f, BT_ENGINE_QKV, &args);
     }
@@ -169,10 +182,11 @@ attend(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
     return err;
 }
 
-// x += residual_scale · W · in, or, where the block's output has a norm of its own, x += residual_scale · norm(W · in).
+// x += residual_scale · W · in, or, where the block's output has a norm of its own, x += residual_scale · norm(W · in). `next`
+// reads x.
 static bt_err
 add_block(const bt_forward *f, bt_engine_op op, uint32_t tokens, const bt_weight *weight, const float *bias,
-          const float *in, size_t in_stride, const float *post_norm)
+          const float *in, size_t in_stride, const float *post_norm, const bt_linear_next *next)
 {
     const bt_model_config *config = &f->model->config;
     bt_scratch *s = f->scratch;
@@ -199,12 +213,17 @@ add_block(const bt_forward *f, bt_engine_op op, uint32_t tokens, const bt_weight
         .norm_eps = config->norm_eps,
         .scale = config->residual_scale,
     };
-    bt_err err = timed_linear(f, op, &args);
-    bt_time since = clock_of(f);
+    bt_time since;
+    bt_err err;
 
-    if (err != BT_OK || post_norm == NULL) {
+    if (post_norm == NULL) {
+        args.next = *next;
+        return timed_linear(f, op, &args);
+    }
+    if ((err = timed_linear(f, op, &args)) != BT_OK) {
         return err;
     }
+    since = clock_of(f);
     err = f->ops->add_norm(f->device, &add);
     count_time(f, BT_ENGINE_NORM, since);
     return err;
@@ -219,9 +238,28 @@ gather(const bt_forward *f, float *rows, size_t stride, uint32_t cols, uint32_t 
     return f->ops->gather(f->device, &args);
 }
 
-static bt_err
-feed_forward(const bt_forward *f, uint32_t tokens, const bt_layer *layer)
+// What reads the residual stream after layer `index`.
+static bt_linear_next
+after_layer(const bt_forward *f, uint32_t index)
 {
+    const bt_model *m = f->model;
+    bt_linear_next next = {.norm_eps = m->config.norm_eps};
+
+    if (index + 1 < m->config.layers) {
+        next.norm = m->layers[index + 1].attention_norm;
+        next.weight_count = qkv_weights(&m->layers[index + 1], 0, next.weights);
+    } else {
+        next.norm = m->output_norm;
+        next.weight_count = 1;
+        next.weights[0] = m->head;
+    }
+    return next;
+}
+
+static bt_err
+feed_forward(const bt_forward *f, uint32_t tokens, uint32_t index)
+{
+    const bt_layer *layer = &f->model->layers[index];
     const bt_model_config *config = &f->model->config;
     bt_scratch *s = f->scratch;
     bt_linear_args args = {
@@ -236,12 +274,14 @@ feed_forward(const bt_forward *f, uint32_t tokens, const bt_layer *layer)
         .y_stride = s->ffn_stride,
         .epilogue = config->activation == BT_ACT_SILU ? BT_LINEAR_SILU_MUL : BT_LINEAR_GELU_MUL,
         .scale = 1,
+        .next = {.weights = {&layer->down}, .weight_count = 1, .only = f->watch_linear == NULL},
     };
+    bt_linear_next next = after_layer(f, index);
     bt_err err = timed_linear(f, BT_ENGINE_GATE_UP, &args);
 
-    return err != BT_OK
-               ? err
-               : add_block(f, BT_ENGINE_DOWN, tokens, &layer->down, NULL, s->ffn, s->ffn_stride, layer->ffn_post_norm);
+    return err != BT_OK ? err
+                        : add_block(f, BT_ENGINE_DOWN, tokens, &layer->down, NULL, s->ffn, s->ffn_stride,
+                                    layer->ffn_post_norm, &next);
 }
 
 static bt_err
@@ -249,6 +289,10 @@ run_layer(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
 {
     const bt_layer *layer = &f->model->layers[index];
     bt_scratch *s = f->scratch;
+    bt_linear_next ffn = {.weights = {&layer->gate, &layer->up},
+                          .weight_count = 2,
+                          .norm = layer->ffn_norm,
+                          .norm_eps = f->model->config.norm_eps};
     uint32_t tokens = b->tokens;
     bt_err err;
 
@@ -268,8 +312,8 @@ run_layer(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
         return BT_OK;
     }
     if ((err = add_block(f, BT_ENGINE_O, tokens, &layer->o, layer->o_bias, s->attended, s->attended_stride,
-                         layer->attention_post_norm)) != BT_OK ||
-        (err = feed_forward(f, tokens, layer)) != BT_OK) {
+                         layer->attention_post_norm, &ffn)) != BT_OK ||
+        (err = feed_forward(f, tokens, index)) != BT_OK) {
         return err;
     }
     if (f->probe != NULL) {

@@ -94,8 +94,8 @@ count_weights(bt_engine_outlook *out, const bt_plan *plan, const bt_model *model
     }
     out->vectors = sizes.vectors;
     out->outliers = sizes.outliers;
-    out->plan.weights = needs->host ? bt_pack_bytes(plan, needs->ops) + sizes.outliers
-                                    : sizes.weights + sizes.outliers + sizes.vectors;
+    out->plan.weights =
+        needs->host ? bt_pack_bytes(plan, needs->ops) + sizes.outliers : sizes.weights + sizes.outliers + sizes.vectors;
 }
 
 // Weights made at load come from a whole model in the file's formats. A GPU's pass through this machine's memory.

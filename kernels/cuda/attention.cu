@@ -153,6 +153,7 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     bool mma = c.l.format == BT_KV_INT8 && c.scale_groups == 1;
     bt_err err = BT_OK;
 
+    bt_cuda_forget(cuda, NULL);
     if (args->head_dim > HEAD_DIM_MAX || c.group > GROUP_MAX) {
         bt_log_error("CUDA-SHAPE", "attention with heads of %u and groups of %u: %u and %u are the most here",
                      args->head_dim, c.group, HEAD_DIM_MAX, GROUP_MAX);

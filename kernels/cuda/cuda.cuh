@@ -4,6 +4,7 @@
 // depend on the grid it was launched with.
 #pragma once
 
+#include <assert.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -72,6 +73,16 @@ typedef struct {
 
 typedef struct bt_cublas bt_cublas;
 
+// What a linear call left for the next one (linear_products.cuh): INT8 rows of x as that call will want them, in a8_next and sa_next.
+typedef struct {
+    const float *x; // NULL: nothing
+    size_t x_stride;
+    uint32_t tokens, cols;
+    const float *norm;
+    float norm_eps;
+    bool alone; // x itself was not written
+} bt_cuda_ready;
+
 typedef struct {
     bt_device_head head;
     int index, sms;
@@ -95,6 +106,9 @@ typedef struct {
     int32_t *sums; // [blocks of 32][sa_stride] of a8
     float *normed; // [tokens, a8_stride] for float weights
     size_t a8_stride, sa_stride;
+    int8_t *a8_next; // as a8 and sa, of the next layer
+    float *sa_next;
+    bt_cuda_ready ready;
     int32_t *s32; // [s32_tokens, rows] products of cuBLASLt
     uint32_t s32_tokens;
     int8_t *q8;     // [tokens, heads, head_dim]
@@ -118,6 +132,14 @@ static inline bt_err
 bt_cuda_launched(bt_cuda *cuda, const char *what)
 {
     return bt_cuda_check(cuda, cudaGetLastError(), what);
+}
+
+// Activations are written, or read by a call for which nothing was left: x is what it reads, NULL = none of them.
+static inline void
+bt_cuda_forget(bt_cuda *cuda, const float *x)
+{
+    assert(x == NULL || x != cuda->ready.x || !cuda->ready.alone); // bt_linear_next.only was not true
+    cuda->ready.x = NULL;
 }
 
 bt_err bt_cuda_embed(bt_device *device, const bt_embed_args *args);
@@ -177,7 +199,8 @@ typedef struct {
     uint64_t codes_stride, a8_stride, out_stride;
 } bt_cublas_shape;
 
-// Can it? The answer is remembered, a few dozen shapes.
-bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape);
+// Can it? The answer is remembered. A shape that is met first is tried with these weights (NULL: not tried), which writes to cuda->s32 and
+// waits for the device.
+bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape, const int8_t *codes);
 bt_err bt_cublas_s8(bt_cublas *cublas, bt_cuda *cuda, const bt_cublas_shape *shape, const int8_t *codes,
                     const int8_t *a8, int32_t *out);

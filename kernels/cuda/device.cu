@@ -132,6 +132,8 @@ lay_out(bt_cuda *cuda, carve *c)
     cuda->sa_stride = tokens;
     cuda->a8 = (int8_t *)take(c, tokens * cuda->a8_stride);
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
+    cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : tokens * cuda->a8_stride);
+    cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->normed = (float *)take(c, (size_t)l->tokens * cuda->a8_stride * 4);
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
@@ -242,6 +244,7 @@ copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind
 static bt_err
 cuda_write(bt_device *device, void *to, const void *from, size_t bytes)
 {
+    bt_cuda_forget(bt_cuda_of(device), NULL);
     return copy(device, to, from, bytes, cudaMemcpyHostToDevice);
 }
 
@@ -392,6 +395,7 @@ cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
              "step")) != BT_OK) {
         return err;
     }
+    bt_cuda_forget(cuda, NULL);
     cuda->tokens = args->tokens;
     cuda->splits = splits_of(args);
     cuda->draws = args->draws != NULL;

@@ -235,12 +235,13 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     linear_call c = call_of(cuda, args);
     bt_err err;
 
-    c.order = bt_cuda_wants_products(cuda, &c) ? BT_A8_ROWS : BT_A8_FRAGMENTS;
+    if (bt_cuda_wants_products(cuda, args->weights, args->weight_count, args->tokens)) {
+        return bt_cuda_products(cuda, args, &c);
+    }
+    bt_cuda_forget(cuda, args->x);
+    c.order = BT_A8_FRAGMENTS;
     if ((err = bt_cuda_prologue(cuda, args, c.order)) != BT_OK) {
         return err;
-    }
-    if (c.order == BT_A8_ROWS) {
-        return bt_cuda_products(cuda, &c);
     }
     if (!launch_mma(cuda, &c)) {
         uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);

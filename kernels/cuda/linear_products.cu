@@ -1,119 +1,216 @@
-// Linear layers of many tokens whose weights have one scale a row: cuBLASLt multiplies INT8, and the s32 is finished here.
 #include "kernels/cuda/linear_products.cuh"
 
-// ---- products of cuBLASLt, finished ----
+#include <assert.h>
 
-// The numbers of four neighbouring rows, as y will have them.
-static __device__ __forceinline__ void
-finish_four(const linear_call &c, uint32_t part, uint32_t row, uint32_t token, const int32_t *dots, float r[4])
+// ---- products, finished alone ----
+
+// A thread takes four columns of y of one token (a part has a multiple of 16).
+template <bt_finish WHAT>
+static __global__ void __launch_bounds__(256)
+    finish_kernel(const __grid_constant__ linear_call c, const __grid_constant__ bt_products s)
 {
-    int4 dot = *(const int4 *)dots;
-    const int32_t of[4] = {dot.x, dot.y, dot.z, dot.w};
-    float sa = c.sa[token];
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float sw = bt_cuda_scale(&c.part[part], c.part[part].scales, row + i, 0);
-
-        r[i] = finish(c, part, row + i, token, fmaf(sw * sa, (float)of[i], 0.0f));
-    }
-}
-
-// A thread takes four rows of one token (a part has a multiple of 16).
-static __global__ void __launch_bounds__(256) s32_kernel(const __grid_constant__ linear_call c, const int32_t *s32,
-                                                         size_t stride, uint32_t first_token, uint32_t up_at)
-{
-    uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) * 4, token = first_token + blockIdx.y, part, start;
-    const int32_t *from = s32 + blockIdx.y * stride + row;
-    float *y = c.y + token * c.y_stride + row;
+    uint32_t k = (blockIdx.x * blockDim.x + threadIdx.x) * 4, token = s.first_token + blockIdx.y, part, start;
+    float *y = c.y + token * c.y_stride + k, old[4] = {}, v[4];
     bool together = c.y_stride % 4 == 0 && (uintptr_t)c.y % 16 == 0;
-    float r[4], up[4], old[4] = {};
 
-    if (!find_part(c, row, &part, &start)) {
+    bt_let_next();
+    bt_wait_before();
+    if (!find_part(c, k, &part, &start)) {
         return;
     }
-    if (c.epilogue == BT_LINEAR_ADD) {
+    if (WHAT == BT_FINISH_ADD || (WHAT == BT_FINISH_ANY && c.epilogue == BT_LINEAR_ADD)) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             old[i] = y[i];
         }
     }
-    finish_four(c, part, row - start, token, from, r);
-    if (c.paired) {
-        finish_four(c, 1, row, token, from + up_at, up);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        r[i] = c.paired                      ? pair_value(c, r[i], up[i])
-               : c.epilogue == BT_LINEAR_ADD ? fmaf(c.scale, r[i], old[i])
-                                             : c.scale * r[i];
-    }
+    bt_finish4<WHAT>(c, s, part, start, k, token, old, v);
     if (together) {
-        *(float4 *)y = make_float4(r[0], r[1], r[2], r[3]);
+        *(float4 *)y = make_float4(v[0], v[1], v[2], v[3]);
         return;
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        y[i] = r[i];
+        y[i] = v[i];
     }
 }
 
-// ---- launch ----
+static size_t
+outputs_of(const linear_call *c)
+{
+    return c->paired ? c->part[0].rows : rows_of_all(c);
+}
+
+static bt_err
+finish_alone(bt_cuda *cuda, const linear_call *c, const bt_products *s, uint32_t tokens)
+{
+    dim3 grid((unsigned)(outputs_of(c) + 1023) / 1024, tokens);
+    cudaError_t error;
+
+    switch (bt_finish_of(c)) {
+    case BT_FINISH_STORE:
+        error = bt_cuda_go(cuda, finish_kernel<BT_FINISH_STORE>, grid, 256, 0, *c, *s);
+        break;
+    case BT_FINISH_ADD:
+        error = bt_cuda_go(cuda, finish_kernel<BT_FINISH_ADD>, grid, 256, 0, *c, *s);
+        break;
+    case BT_FINISH_SILU:
+        error = bt_cuda_go(cuda, finish_kernel<BT_FINISH_SILU>, grid, 256, 0, *c, *s);
+        break;
+    default:
+        error = bt_cuda_go(cuda, finish_kernel<BT_FINISH_ANY>, grid, 256, 0, *c, *s);
+    }
+    return bt_cuda_check(cuda, error, "linear, cuBLASLt");
+}
+
+// ---- the products ----
 
 static bt_cublas_shape
-shape_of(const linear_call *c, uint32_t part, size_t rows_all, uint32_t tokens)
+shape_of(const bt_weight *w, size_t rows_all, uint32_t tokens)
 {
     bt_cublas_shape s;
 
-    s.rows = c->part[part].rows, s.cols = c->padded, s.tokens = (tokens + 63) / 64 * 64;
-    s.codes_stride = c->part[part].padded, s.a8_stride = c->a8_stride, s.out_stride = rows_all;
+    s.rows = w->rows, s.cols = bt_cols_padded(w->cols), s.tokens = (tokens + 63) / 64 * 64;
+    s.codes_stride = bt_cuda_layout_of(w->format, w->rows, w->cols).padded;
+    s.a8_stride = (w->cols + 127) / 128 * 128, s.out_stride = rows_all;
     return s;
 }
 
-bool
-bt_cuda_wants_products(const bt_cuda *cuda, const linear_call *c)
+static size_t
+rows_together(const bt_weight *const *weights, uint32_t count)
 {
-    size_t rows_all = rows_of_all(c);
-    uint32_t whole = c->tokens < cuda->s32_tokens ? c->tokens : cuda->s32_tokens;
-    uint32_t rest = cuda->s32_tokens != 0 ? c->tokens % cuda->s32_tokens : 0;
+    size_t rows = 0;
 
-    if (cuda->cublas == NULL || c->tokens < 128 || rows_all > 4 * (size_t)cuda->limits.cols) {
+    for (uint32_t i = 0; i < count; i++) {
+        rows += weights[i]->rows;
+    }
+    return rows;
+}
+
+static bool
+has_product(const bt_cuda *cuda, const bt_weight *w, size_t rows_all, uint32_t tokens)
+{
+    bt_cublas_shape shape = shape_of(w, rows_all, tokens);
+
+    return bt_cublas_has(cuda->cublas, &shape,
+                         (const int8_t *)w->data + bt_cuda_layout_of(w->format, w->rows, w->cols).codes_offset);
+}
+
+bool
+bt_cuda_wants_products(const bt_cuda *cuda, const bt_weight *const *weights, uint32_t count, uint32_t tokens)
+{
+    size_t rows_all = rows_together(weights, count);
+
+    if (cuda->cublas == NULL || tokens < 128 || rows_all > 4 * (size_t)cuda->limits.cols) {
         return false;
     }
-    for (uint32_t i = 0; i < c->part_count; i++) {
-        const bt_cuda_matrix *m = &c->part[i];
-        bt_cublas_shape most = shape_of(c, i, rows_all, whole),
-                        last = shape_of(c, i, rows_all, rest != 0 ? rest : whole);
+    for (uint32_t i = 0; i < count; i++) {
+        const bt_weight *w = weights[i];
 
-        if (m->kind != BT_WEIGHT_INT || m->block != BT_BLOCK_ROW || m->act_block != BT_BLOCK_ROW || m->rows % 16 != 0 ||
-            !bt_cublas_has(cuda->cublas, &most) || !bt_cublas_has(cuda->cublas, &last)) {
+        if (w->format.kind != BT_WEIGHT_INT || w->format.block != BT_BLOCK_ROW || w->format.act_block != BT_BLOCK_ROW ||
+            w->rows % 16 != 0 || (tokens >= cuda->s32_tokens && !has_product(cuda, w, rows_all, cuda->s32_tokens)) ||
+            (tokens % cuda->s32_tokens != 0 && !has_product(cuda, w, rows_all, tokens % cuda->s32_tokens))) {
             return false;
         }
     }
     return true;
 }
 
-bt_err
-bt_cuda_products(bt_cuda *cuda, const linear_call *c)
+// ---- what the next call reads ----
+
+static bool
+can_go_on(const bt_cuda *cuda, const bt_linear_args *a)
 {
-    size_t rows_all = rows_of_all(c);
+    const bt_linear_next *n = &a->next;
+    bool paired = a->epilogue == BT_LINEAR_SILU_MUL || a->epilogue == BT_LINEAR_GELU_MUL;
 
-    for (uint32_t first = 0; first < c->tokens; first += cuda->s32_tokens) {
-        uint32_t tokens = c->tokens - first < cuda->s32_tokens ? c->tokens - first : cuda->s32_tokens;
-        size_t at = 0;
+    return n->weight_count != 0 && (paired || a->weight_count == 1) && n->weights[0]->cols == a->weights[0]->rows &&
+           n->weights[0]->cols <= BT_CUDA_ROWS_COLS && ((uintptr_t)a->y | (uintptr_t)n->norm) % 16 == 0 &&
+           a->y_stride % 4 == 0 && bt_cuda_wants_products(cuda, n->weights, n->weight_count, a->tokens);
+}
 
-        for (uint32_t i = 0; i < c->part_count; i++) {
-            bt_cublas_shape shape = shape_of(c, i, rows_all, tokens);
-            bt_err err = bt_cublas_s8(cuda->cublas, cuda, &shape, (const int8_t *)c->part[i].codes,
-                                      c->a8 + first * c->a8_stride, cuda->s32 + at);
+static bt_row_target
+target_of(const bt_cuda *cuda, const bt_linear_args *a)
+{
+    bt_row_target t;
 
-            if (err != BT_OK) {
-                return err;
-            }
-            at += c->part[i].rows;
-        }
-        s32_kernel<<<dim3(((c->paired ? c->part[0].rows : (uint32_t)rows_all) + 1023) / 1024, tokens), 256, 0,
-                     cuda->stream>>>(*c, cuda->s32, rows_all, first, c->part[0].rows);
+    memset(&t, 0, sizeof t);
+    t.norm = a->next.norm, t.norm_eps = a->next.norm_eps;
+    t.cols = a->next.weights[0]->cols, t.act_block = BT_BLOCK_ROW, t.order = BT_A8_ROWS;
+    t.a8 = cuda->a8_next, t.sa = cuda->sa_next;
+    t.a8_stride = (t.cols + 127) / 128 * 128, t.sa_stride = cuda->sa_stride;
+    return t;
+}
+
+static void
+remember(bt_cuda *cuda, const bt_linear_args *a)
+{
+    bt_cuda_ready r = {a->y,         a->y_stride,      a->tokens,   a->next.weights[0]->cols,
+                       a->next.norm, a->next.norm_eps, a->next.only};
+
+    cuda->ready = r;
+}
+
+// Is what this call reads INT8 already? Then it is what cuda->a8 and sa are from now on.
+static bool
+take_ready(bt_cuda *cuda, const bt_linear_args *a)
+{
+    const bt_cuda_ready r = cuda->ready;
+    int8_t *a8 = cuda->a8;
+    float *sa = cuda->sa;
+
+    if (r.x == NULL || r.x != a->x || r.x_stride != a->x_stride || r.tokens != a->tokens ||
+        r.cols != a->weights[0]->cols || r.norm != a->norm || r.norm_eps != a->norm_eps) {
+        bt_cuda_forget(cuda, a->x);
+        return false;
     }
-    return bt_cuda_launched(cuda, "linear, cuBLASLt");
+    cuda->ready.x = NULL;
+    cuda->a8 = cuda->a8_next, cuda->a8_next = a8;
+    cuda->sa = cuda->sa_next, cuda->sa_next = sa;
+    return true;
+}
+
+// ---- a call ----
+
+static bt_err
+multiply(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, uint32_t first, uint32_t tokens)
+{
+    size_t rows_all = rows_of_all(c), at = 0;
+    bt_err err = BT_OK;
+
+    for (uint32_t i = 0; i < c->part_count && err == BT_OK; i++) {
+        bt_cublas_shape shape = shape_of(a->weights[i], rows_all, tokens);
+
+        err = bt_cublas_s8(cuda->cublas, cuda, &shape, (const int8_t *)c->part[i].codes, c->a8 + first * c->a8_stride,
+                           cuda->s32 + at);
+        at += c->part[i].rows;
+    }
+    return err;
+}
+
+bt_err
+bt_cuda_products(bt_cuda *cuda, const bt_linear_args *a, linear_call *c)
+{
+    bt_products s = {cuda->s32, rows_of_all(c), 0, c->part[0].rows};
+    bool on = can_go_on(cuda, a);
+    bt_err err = BT_OK;
+
+    if (!take_ready(cuda, a)) {
+        err = bt_cuda_prologue(cuda, a, BT_A8_ROWS);
+    }
+    c->order = BT_A8_ROWS, c->a8 = cuda->a8, c->sa = cuda->sa;
+    for (uint32_t tokens; s.first_token < a->tokens && err == BT_OK; s.first_token += tokens) {
+        tokens = a->tokens - s.first_token < cuda->s32_tokens ? a->tokens - s.first_token : cuda->s32_tokens;
+        if ((err = multiply(cuda, a, c, s.first_token, tokens)) == BT_OK && on) {
+            bt_row_target to = target_of(cuda, a);
+
+            err = bt_cuda_finish_rows(cuda, c, &s, tokens, &to, !a->next.only);
+        } else if (err == BT_OK) {
+            err = finish_alone(cuda, c, &s, tokens);
+        }
+    }
+    if (err == BT_OK && on) {
+        remember(cuda, a);
+    }
+    return err;
 }

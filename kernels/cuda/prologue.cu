@@ -1,226 +1,65 @@
 // What happens to a token's row before it meets the weights: RMSNorm if there is one, and INT8.
-#include "kernels/cuda/weight.cuh"
+#include "kernels/cuda/row.cuh"
 
-#define THREADS 512
-#define WARPS (THREADS / 32)
-#define PIECE (THREADS * 4) // columns that a block of threads takes at a time
+#include <assert.h>
 
 typedef struct {
-    const float *x, *norm;
+    const float *x;
     size_t x_stride;
-    float norm_eps;
-    uint32_t cols, padded, act_block; // padded: what ref pads to
-    bool floats;
-    bt_cuda_a8_order order;
-    int8_t *a8;
-    float *sa, *normed;
-    int32_t *sums;
-    size_t a8_stride, sa_stride;
+    bt_row_target to;
 } prologue_args;
 
-static __device__ __forceinline__ float
-value_at(const prologue_args &a, const float *x, uint32_t k, float factor)
-{
-    float v = k < a.cols ? x[k] : 0.0f;
-
-    return a.norm != NULL && k < a.cols ? v * factor * a.norm[k] : v;
-}
-
-// One of the sixteen lanes of bt_ref_sumsq16, for whole sixteens: loads run ahead of the chain of sums.
-static __device__ __forceinline__ float
-lane16_ahead(const float *x, uint32_t count, uint32_t lane)
-{
-    float sum = 0.0f;
-
-#pragma unroll 16
-    for (uint32_t i = lane; i < count; i += 16) {
-        float v = x[i];
-
-        sum = fmaf(v, v, sum);
-    }
-    return sum;
-}
-
-static __device__ float
-norm_factor(const prologue_args &a, const float *x, float *row, float *lanes)
-{
-    for (uint32_t k = threadIdx.x; k < a.cols; k += THREADS) {
-        row[k] = x[k];
-    }
-    __syncthreads();
-    if (threadIdx.x < 16) {
-        lanes[threadIdx.x] =
-            a.cols % 16 == 0 ? lane16_ahead(row, a.cols, threadIdx.x) : bt_cuda_lane16(row, a.cols, threadIdx.x);
-    }
-    __syncthreads();
-    return bt_ref_rms_factor(bt_ref_tree16(lanes), a.cols, a.norm_eps);
-}
-
-// The largest of v among the `lanes` (a power of two) neighbours that a lane belongs to.
-static __device__ __forceinline__ uint32_t
-max_among(uint32_t v, uint32_t lanes)
-{
-    for (uint32_t i = 1; i < lanes; i *= 2) {
-        uint32_t other = __shfl_xor_sync(0xffffffffu, v, i);
-
-        v = other > v ? other : v;
-    }
-    return v;
-}
-
-static __device__ __forceinline__ uint32_t
-amax_of(const float v[4])
-{
-    uint32_t amax = 0;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t bits = bt_bits_of_float(v[i]) & 0x7fffffffu;
-
-        amax = bits > amax ? bits : amax;
-    }
-    return amax;
-}
-
-// Four codes to their place, and the sum of each 32.
+// Four columns that need not wait for the others.
 static __device__ __forceinline__ void
-put_codes(const prologue_args &a, const float v[4], float inverse, uint32_t k)
+put_some(const bt_row_target &t, uint32_t token, uint32_t k, const float v[4])
 {
-    uint32_t token = blockIdx.x, packed = 0;
-    int32_t sum = 0;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int8_t code = bt_ref_int8_code(v[i], inverse);
-
-        packed |= (uint32_t)(uint8_t)code << 8 * i;
-        sum += code;
-    }
-    *(uint32_t *)(a.a8 + bt_cuda_a8_in(a.order, a.a8_stride, token, k)) = packed;
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
-    if (threadIdx.x % 8 == 0) {
-        a.sums[k / 32 * a.sa_stride + token] = sum;
+    if (!t.floats) {
+        bt_row_int8_block(t, token, k, v);
+    } else if (k < t.a8_stride) {
+        *(float4 *)(t.normed + token * t.a8_stride + k) = make_float4(v[0], v[1], v[2], v[3]);
     }
 }
 
-// From each thread's largest to the row's scale.
-static __device__ __forceinline__ bt_int8_scale
-scale_of_row(uint32_t amax, uint32_t *warp_amax)
-{
-    amax = __reduce_max_sync(0xffffffffu, amax);
-    if (threadIdx.x % 32 == 0) {
-        warp_amax[threadIdx.x / 32] = amax;
-    }
-    __syncthreads();
-    for (uint32_t i = 0; i < WARPS; i++) {
-        amax = warp_amax[i] > amax ? warp_amax[i] : amax;
-    }
-    return bt_ref_int8_scale(amax);
-}
-
-// The scale of the whole row.
-static __device__ bt_int8_scale
-row_scale(const prologue_args &a, const float *x, float factor, uint32_t *warp_amax)
-{
-    uint32_t amax = 0;
-
-    for (uint32_t k = threadIdx.x * 4; k < a.a8_stride; k += PIECE) {
-        float v[4];
-        uint32_t here;
-
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i] = value_at(a, x, k + i, factor);
-        }
-        here = amax_of(v);
-        amax = here > amax ? here : amax;
-    }
-    return scale_of_row(amax, warp_amax);
-}
-
-#define KEPT 8 // pieces that a row may have and be kept in registers
-
-// A row with one scale, read once.
-static __device__ __forceinline__ void
-encode_row(const prologue_args &a, const float *x, float factor, uint32_t *warp_amax)
-{
-    float v[KEPT][4];
-    uint32_t amax = 0;
-    bt_int8_scale s;
-
-#pragma unroll
-    for (int p = 0; p < KEPT; p++) {
-        uint32_t k = p * PIECE + threadIdx.x * 4, here;
-
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[p][i] = value_at(a, x, k + i, factor);
-        }
-        here = amax_of(v[p]);
-        amax = here > amax ? here : amax;
-    }
-    s = scale_of_row(amax, warp_amax);
-    if (threadIdx.x == 0) {
-        a.sa[blockIdx.x] = s.scale;
-    }
-#pragma unroll
-    for (int p = 0; p < KEPT; p++) {
-        uint32_t k = p * PIECE + threadIdx.x * 4;
-
-        if (k < a.a8_stride) {
-            put_codes(a, v[p], s.inverse, k);
-        }
-    }
-}
-
-// A row by a block of threads, or, where no sum goes over it, a piece of a row.
-static __global__ void
-__launch_bounds__(THREADS) prologue_kernel(const __grid_constant__ prologue_args a)
+// A row by a block of threads. ROW: it gets one scale.
+template <int PIECES, bool FOURS, bool ROW>
+static __global__ void __launch_bounds__(1024, 1) row_kernel(const __grid_constant__ prologue_args a)
 {
     extern __shared__ float row[];
-    __shared__ float lanes[16];
-    __shared__ uint32_t warp_amax[WARPS];
+    __shared__ bt_row_shared shared;
+    float v[PIECES][4], w[BT_ROW_AHEAD(PIECES)][4];
     uint32_t token = blockIdx.x;
-    const float *x = a.x + token * a.x_stride;
-    float factor = a.norm != NULL ? norm_factor(a, x, row, lanes) : 1.0f;
-    bt_int8_scale whole = {};
 
-    x = a.norm != NULL ? row : x;
-    if (a.floats) {
-        for (uint32_t k = blockIdx.y * THREADS + threadIdx.x; k < a.a8_stride; k += THREADS * gridDim.y) {
-            a.normed[token * a.a8_stride + k] = value_at(a, x, k, factor);
-        }
-        return;
-    }
-    if (a.act_block == BT_BLOCK_ROW && a.a8_stride <= KEPT * PIECE) {
-        encode_row(a, x, factor, warp_amax);
-        return;
-    }
-    if (a.act_block == BT_BLOCK_ROW) {
-        whole = row_scale(a, x, factor, warp_amax);
-        if (threadIdx.x == 0) {
-            a.sa[token] = whole.scale;
-        }
-    }
-    // a8_stride is a multiple of 128: a warp is inside or outside as a whole.
-    for (uint32_t k = blockIdx.y * PIECE + threadIdx.x * 4; k < a.a8_stride; k += PIECE * gridDim.y) {
-        bt_int8_scale s = whole;
-        float v[4];
-
+    bt_let_next();
+    bt_row_norm_ahead<PIECES, FOURS>(a.to, w);
+    bt_wait_before();
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i] = value_at(a, x, k + i, factor);
-        }
-        if (a.act_block != BT_BLOCK_ROW) {
-            s = bt_ref_int8_scale(max_among(amax_of(v), a.act_block / 4));
-            if (k % a.act_block == 0) {
-                a.sa[k / a.act_block * a.sa_stride + token] = s.scale;
-            }
-        }
-        put_codes(a, v, s.inverse, k);
+    for (int p = 0; p < PIECES; p++) {
+        bt_row_read4<FOURS>(a.x + token * a.x_stride, (p * blockDim.x + threadIdx.x) * 4, a.to.cols, v[p]);
     }
+    if (a.to.norm != NULL) {
+        bt_row_norm<PIECES, FOURS>(a.to, v, w, row, &shared);
+    }
+    if constexpr (ROW) {
+        bt_row_int8<PIECES>(a.to, token, v, &shared);
+    } else {
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            put_some(a.to, token, (p * blockDim.x + threadIdx.x) * 4, v[p]);
+        }
+    }
+}
+
+// Where nothing goes over a whole row: a piece of one by a block of threads.
+template <bool FOURS>
+static __global__ void __launch_bounds__(512) piece_kernel(const __grid_constant__ prologue_args a)
+{
+    uint32_t token = blockIdx.x, k = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
+    float v[4];
+
+    bt_let_next();
+    bt_wait_before();
+    bt_row_read4<FOURS>(a.x + token * a.x_stride, k, a.to.cols, v);
+    put_some(a.to, token, k, v);
 }
 
 static prologue_args
@@ -229,28 +68,66 @@ args_of(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
     const bt_weight *w = l->weights[0];
     prologue_args a;
 
-    a.x = l->x, a.norm = l->norm, a.x_stride = l->x_stride, a.norm_eps = l->norm_eps;
-    a.cols = w->cols, a.padded = bt_cols_padded(w->cols), a.act_block = w->format.act_block;
-    a.order = order;
-    a.floats = w->format.kind != BT_WEIGHT_INT;
-    a.a8 = cuda->a8, a.sa = cuda->sa, a.normed = cuda->normed, a.sums = cuda->sums;
+    a.x = l->x, a.x_stride = l->x_stride;
+    a.to.norm = l->norm, a.to.norm_eps = l->norm_eps;
+    a.to.cols = w->cols, a.to.act_block = w->format.act_block;
+    a.to.floats = w->format.kind != BT_WEIGHT_INT;
+    a.to.order = order;
+    a.to.a8 = cuda->a8, a.to.sa = cuda->sa, a.to.normed = cuda->normed;
+    a.to.sums = order != BT_A8_ROWS ? cuda->sums : NULL;
     // The stride of this call, not of the widest: what lies behind a row's end is never older than the call.
-    a.a8_stride = (w->cols + 127) / 128 * 128, a.sa_stride = cuda->sa_stride;
+    a.to.a8_stride = (w->cols + 127) / 128 * 128, a.to.sa_stride = cuda->sa_stride;
     return a;
+}
+
+// Everything lies at multiples of 16 bytes and has whole fours: so it is in an engine.
+static bool
+by_fours(const bt_linear_args *l)
+{
+    return ((uintptr_t)l->x | (uintptr_t)l->norm) % 16 == 0 && l->x_stride % 4 == 0 && l->weights[0]->cols % 4 == 0;
+}
+
+template <bool ROW>
+static cudaError_t
+launch_rows(bt_cuda *cuda, const prologue_args &a, uint32_t tokens, bool fours)
+{
+    bt_row_cut c = bt_row_cut_of(a.to.cols, tokens <= (uint32_t)cuda->sms ? 1 : 4);
+    size_t shared = a.to.norm != NULL ? (a.to.cols + 3) / 4 * 4 * sizeof(float) : 0;
+
+    if (c.pieces > 8) {
+        return bt_cuda_go(cuda, row_kernel<16, false, ROW>, tokens, c.threads, shared, a);
+    }
+    if (!fours) {
+        return bt_cuda_go(cuda, row_kernel<8, false, ROW>, tokens, c.threads, shared, a);
+    }
+    switch (c.pieces) {
+    case 1:
+        return bt_cuda_go(cuda, row_kernel<1, true, ROW>, tokens, c.threads, shared, a);
+    case 2:
+        return bt_cuda_go(cuda, row_kernel<2, true, ROW>, tokens, c.threads, shared, a);
+    case 4:
+        return bt_cuda_go(cuda, row_kernel<4, true, ROW>, tokens, c.threads, shared, a);
+    default:
+        return bt_cuda_go(cuda, row_kernel<8, true, ROW>, tokens, c.threads, shared, a);
+    }
 }
 
 bt_err
 bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
 {
     prologue_args a = args_of(cuda, l, order);
-    size_t shared = a.norm != NULL ? a.cols * sizeof(float) : 0;
-    bool whole = a.norm != NULL || (a.act_block == BT_BLOCK_ROW && !a.floats);
-    cudaError_t error = cudaSuccess;
+    bool row = a.to.act_block == BT_BLOCK_ROW && !a.to.floats, fours = by_fours(l);
+    cudaError_t error;
 
-    if (shared > 48 * 1024) {
-        error = cudaFuncSetAttribute(prologue_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    assert(a.to.cols <= BT_ROW_COLS_MAX);
+    if (row || a.to.norm != NULL) {
+        error = row ? launch_rows<true>(cuda, a, l->tokens, fours) : launch_rows<false>(cuda, a, l->tokens, fours);
+    } else {
+        uint32_t quads = (uint32_t)a.to.a8_stride / 4, threads = quads < 512 ? quads : 512;
+        dim3 grid(l->tokens, (quads + threads - 1) / threads);
+
+        error = fours ? bt_cuda_go(cuda, piece_kernel<true>, grid, threads, 0, a)
+                      : bt_cuda_go(cuda, piece_kernel<false>, grid, threads, 0, a);
     }
-    prologue_kernel<<<dim3(l->tokens, whole ? 1 : (unsigned)((a.a8_stride + PIECE - 1) / PIECE)), THREADS, shared,
-                      cuda->stream>>>(a);
-    return bt_cuda_check(cuda, error != cudaSuccess ? error : cudaGetLastError(), "prologue");
+    return bt_cuda_check(cuda, error, "prologue");
 }

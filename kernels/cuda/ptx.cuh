@@ -98,3 +98,13 @@ bt_prefetch(const void *what)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(what));
 }
+
+// 1 / x to within an ulp, for a normal x whose reciprocal is normal.
+static __device__ __forceinline__ float
+bt_reciprocal(float x)
+{
+    float r;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}

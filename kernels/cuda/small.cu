@@ -22,6 +22,7 @@ bt_cuda_embed(bt_device *device, const bt_embed_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
+    bt_cuda_forget(cuda, NULL);
     embed_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(bt_cuda_matrix_of(a->table), cuda->step.ids, a->out,
                                                           a->out_stride, a->scale);
     return bt_cuda_launched(cuda, "embed");
@@ -78,6 +79,7 @@ bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
+    bt_cuda_forget(cuda, NULL);
     add_norm_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(*a);
     return bt_cuda_launched(cuda, "add_norm");
 }
@@ -100,6 +102,7 @@ bt_cuda_gather(bt_device *device, const bt_gather_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
+    bt_cuda_forget(cuda, NULL);
     if (a->count == cuda->tokens) { // every row wants logits: all are in place
         return BT_OK;
     }

@@ -1,0 +1,37 @@
+// Every float through the two ways of silu that the GPU has.
+#include "kernels/cuda/finish.cuh"
+
+extern "C" uint64_t silu_differences(void);
+
+static __global__ void
+compare(unsigned long long *differences)
+{
+    unsigned long long count = 0;
+
+    for (uint64_t bits = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; bits < (uint64_t)1 << 32;
+         bits += (uint64_t)gridDim.x * blockDim.x) {
+        float x = bt_float_of_bits((uint32_t)bits), four[4] = {x, x, x, x}, ref = bt_ref_silu(x);
+
+        bt_silu4(four);
+        for (int i = 0; i < 4; i++) {
+            count += bt_bits_of_float(four[i]) != bt_bits_of_float(ref) && !(isnan(four[i]) && isnan(ref));
+        }
+    }
+    atomicAdd(differences, count);
+}
+
+// UINT64_MAX when the GPU fails.
+uint64_t
+silu_differences(void)
+{
+    unsigned long long *on_device, count = 0;
+    bool good = cudaMalloc((void **)&on_device, sizeof *on_device) == cudaSuccess &&
+                cudaMemset(on_device, 0, sizeof *on_device) == cudaSuccess;
+
+    if (good) {
+        compare<<<2048, 256>>>(on_device);
+        good = cudaMemcpy(&count, on_device, sizeof count, cudaMemcpyDeviceToHost) == cudaSuccess;
+        cudaFree(on_device);
+    }
+    return good ? count : UINT64_MAX;
+}

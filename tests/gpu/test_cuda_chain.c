@@ -1,0 +1,345 @@
+// Linear calls that say who reads their output (bt_linear_next) give the bits of calls that do not, on any device and in any order.
+#include "tests/kernels/linear_case.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t silu_differences(void);
+
+#define TOKENS_MAX 300
+
+static const bt_format w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
+static bt_device *ref, *gpu;
+
+typedef struct {
+    uint32_t tokens, hidden, ffn;
+    bool outliers, bias, gelu;
+    float scale, softcap;
+} chain_shape;
+
+enum { STREAM, INNER, ATTENDED, ARRAYS }; // the arrays that calls read and write
+
+// Attended → O → gate|up → down → gate|up of the next layer, down: x and y of each, on one device.
+typedef struct {
+    bt_device *device;
+    linear_case cases[5];
+    bt_weight weights[5][2]; // on the device
+    bt_linear_args args[5];
+    float *arrays[ARRAYS];
+    size_t strides[ARRAYS];
+    void *kept[64];
+    size_t kept_count;
+} chain;
+
+static const int reads[5] = {ATTENDED, STREAM, INNER, STREAM, INNER};
+static const int writes[5] = {STREAM, INNER, STREAM, INNER, STREAM};
+
+static void *
+keep(chain *c, const void *from, size_t bytes)
+{
+    void *memory;
+
+    if (from == NULL) {
+        return NULL;
+    }
+    memory = c->kept[c->kept_count++] = bt_device_alloc(c->device, bytes);
+    ck_assert_ptr_nonnull(memory);
+    ck_assert_int_eq(bt_device_write(c->device, memory, from, bytes), BT_OK);
+    return memory;
+}
+
+static void
+move_weight(chain *c, bt_weight *to, const bt_weight *from)
+{
+    *to = *from;
+    to->data = keep(c, from->data, from->bytes);
+    if (from->outliers.row_start != NULL) {
+        uint32_t n = from->outliers.row_start[from->rows];
+
+        to->outliers.row_start = keep(c, from->outliers.row_start, (from->rows + 1) * 4);
+        to->outliers.cols = keep(c, from->outliers.cols, n * 4);
+        to->outliers.deltas = keep(c, from->outliers.deltas, n * 2);
+    }
+}
+
+static size_t
+array_floats(const chain *c, int array)
+{
+    return c->strides[array] * TOKENS_MAX;
+}
+
+// The same numbers on every device.
+static float *
+numbers(size_t count, uint64_t seed)
+{
+    float *v = malloc(count * sizeof *v);
+    bt_rng rng = {seed};
+
+    for (size_t i = 0; i < count; i++) {
+        v[i] = (float)(bt_rng_next(&rng) >> 40) * 0x1p-23f - 1.0f;
+    }
+    return v;
+}
+
+static void
+fill_arrays(chain *c)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        float *v = numbers(array_floats(c, i), 77 + (uint64_t)i);
+
+        ck_assert_int_eq(bt_device_write(c->device, c->arrays[i], v, array_floats(c, i) * 4), BT_OK);
+        free(v);
+    }
+}
+
+static void
+add_link(chain *c, int link, const chain_shape *s)
+{
+    bool pair = writes[link] == INNER;
+    linear_shape shape = {.part_count = pair ? 2 : 1,
+                          .formats = {w8, w8},
+                          .rows = {pair ? s->ffn : s->hidden, s->ffn},
+                          .cols = reads[link] == INNER ? s->ffn : s->hidden,
+                          .tokens = 1,
+                          .norm = pair,
+                          .outliers = s->outliers,
+                          .bias = s->bias,
+                          .scale = pair ? 1 : s->scale,
+                          .softcap = s->softcap,
+                          .epilogue = !pair     ? BT_LINEAR_ADD
+                                      : s->gelu ? BT_LINEAR_GELU_MUL
+                                                : BT_LINEAR_SILU_MUL,
+                          .seed = 100 + (uint64_t)link};
+    linear_case *k = &c->cases[link];
+    bt_linear_args *a = &c->args[link];
+
+    linear_case_init(k, &shape, bt_device_ops(c->device));
+    *a = k->args;
+    a->tokens = s->tokens;
+    for (uint32_t i = 0; i < a->weight_count; i++) {
+        move_weight(c, &c->weights[link][i], k->args.weights[i]);
+        a->weights[i] = &c->weights[link][i];
+        a->biases[i] = keep(c, k->args.biases[i], a->weights[i]->rows * 4);
+    }
+    a->norm = keep(c, k->norm, shape.cols * 4);
+    a->x = c->arrays[reads[link]], a->x_stride = c->strides[reads[link]];
+    a->y = c->arrays[writes[link]], a->y_stride = c->strides[writes[link]];
+}
+
+static void
+chain_init(chain *c, bt_device *device, const chain_shape *s)
+{
+    *c = (chain){.device = device};
+    c->strides[STREAM] = c->strides[ATTENDED] = (s->hidden + 15) / 16 * 16;
+    c->strides[INNER] = (s->ffn + 15) / 16 * 16;
+    for (int i = 0; i < ARRAYS; i++) {
+        c->arrays[i] = bt_device_alloc(device, array_floats(c, i) * 4);
+        ck_assert_ptr_nonnull(c->arrays[i]);
+    }
+    fill_arrays(c);
+    for (int i = 0; i < 5; i++) {
+        add_link(c, i, s);
+    }
+}
+
+static void
+chain_fini(chain *c)
+{
+    for (size_t i = 0; i < c->kept_count; i++) {
+        bt_device_free(c->device, c->kept[i], 0);
+    }
+    for (int i = 0; i < ARRAYS; i++) {
+        bt_device_free(c->device, c->arrays[i], 0);
+    }
+    for (int i = 0; i < 5; i++) {
+        linear_case_fini(&c->cases[i]);
+    }
+}
+
+static void
+run(chain *c, int link)
+{
+    ck_assert_int_eq(bt_device_ops(c->device)->linear(c->device, &c->args[link]), BT_OK);
+}
+
+// Each link says what the next one will be.
+static void
+announce(chain *c, bool only)
+{
+    for (int i = 0; i + 1 < 5; i++) {
+        bt_linear_args *a = &c->args[i], *b = &c->args[i + 1];
+
+        a->next = (bt_linear_next){.weights = {b->weights[0], b->weights[1]},
+                                   .weight_count = b->weight_count,
+                                   .norm = b->norm,
+                                   .norm_eps = b->norm_eps,
+                                   .only = only && writes[i] == INNER};
+    }
+}
+
+static void
+same(const chain *a, const chain *b, int array, const char *when)
+{
+    size_t count = array_floats(a, array), at;
+    float *x = malloc(count * 4), *y = malloc(count * 4);
+
+    ck_assert_int_eq(bt_device_read(a->device, x, a->arrays[array], count * 4), BT_OK);
+    ck_assert_int_eq(bt_device_read(b->device, y, b->arrays[array], count * 4), BT_OK);
+    at = first_difference(x, y, count);
+    ck_assert_msg(at == count, "%s: array %d [%zu][%zu] is %.9g, ref says %.9g", when, array, at / a->strides[array],
+                  at % a->strides[array], y[at], x[at]);
+    free(x), free(y);
+}
+
+static const chain_shape shapes[] = {
+    {130, 576, 1536, false, false, false, 1, 0},    {200, 576, 1536, true, false, false, 0.75f, 0},
+    {257, 256, 704, false, true, true, 1, 0},       {192, 512, 14336, false, false, false, 1, 0},
+    {128, 4096, 512, false, false, false, 0.5f, 0}, {300, 1024, 1040, false, false, true, 1, 0},
+    {140, 1040, 288, true, true, false, 1, 20},     {127, 576, 1536, false, false, false, 1, 0},
+    {5, 576, 1536, false, false, false, 1, 0},
+};
+#define SHAPES (sizeof shapes / sizeof *shapes)
+
+START_TEST(calls_that_know_the_next_give_the_bits_of_ref)
+{
+    chain a, b;
+
+    chain_init(&a, ref, &shapes[_i]);
+    chain_init(&b, gpu, &shapes[_i]);
+    for (int only = 0; only < 2; only++) {
+        fill_arrays(&a);
+        fill_arrays(&b);
+        announce(&b, only != 0);
+        for (int i = 0; i < 5; i++) {
+            run(&a, i);
+            run(&b, i);
+            if (i == 2 && !only) { // reading changes nothing
+                same(&a, &b, INNER, "after the first inner layer");
+            }
+        }
+        same(&a, &b, STREAM, only ? "only" : "written too");
+    }
+    chain_fini(&a);
+    chain_fini(&b);
+}
+END_TEST
+
+START_TEST(repeated_chains_give_the_bits_of_ref)
+{
+    chain a, b;
+
+    chain_init(&a, ref, &shapes[0]);
+    chain_init(&b, gpu, &shapes[0]);
+    announce(&b, true);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 5; i++) {
+            run(&a, i);
+            run(&b, i);
+        }
+    }
+    same(&a, &b, STREAM, "three rounds");
+    chain_fini(&a);
+    chain_fini(&b);
+}
+END_TEST
+
+// What was announced and what comes instead.
+enum { OTHER_NORM, NO_NORM, OTHER_EPS, FEWER_TOKENS, OTHER_X, CALLED_TWICE, WRITTEN_BETWEEN, WAYS };
+
+static void
+differ(chain *c, int way, const float *other_norm)
+{
+    bt_linear_args *next = &c->args[1];
+
+    run(c, 0);
+    next->norm = way == OTHER_NORM ? other_norm : way == NO_NORM ? NULL : next->norm;
+    next->norm_eps = way == OTHER_EPS ? 0.5f : next->norm_eps;
+    next->tokens = way == FEWER_TOKENS ? next->tokens - 1 : next->tokens;
+    next->x = way == OTHER_X ? c->arrays[ATTENDED] : next->x;
+    if (way == CALLED_TWICE) {
+        run(c, 0);
+        run(c, 1);
+    }
+    if (way == WRITTEN_BETWEEN) {
+        float *v = numbers(array_floats(c, STREAM), 5);
+
+        ck_assert_int_eq(bt_device_write(c->device, c->arrays[STREAM], v, array_floats(c, STREAM) * 4), BT_OK);
+        free(v);
+    }
+    run(c, 1);
+}
+
+START_TEST(another_call_than_the_one_announced_gives_the_bits_of_ref)
+{
+    const chain_shape *s = &shapes[0];
+    float *norm = numbers(s->hidden, 9);
+    chain a, b;
+
+    chain_init(&a, ref, s);
+    chain_init(&b, gpu, s);
+    announce(&b, false);
+    differ(&a, _i, norm);
+    differ(&b, _i, keep(&b, norm, s->hidden * 4));
+    same(&a, &b, STREAM, "stream");
+    same(&a, &b, INNER, "inner");
+    chain_fini(&a);
+    chain_fini(&b);
+    free(norm);
+}
+END_TEST
+
+START_TEST(silu_is_the_same_for_every_float)
+{
+    ck_assert_uint_eq(silu_differences(), 0);
+}
+END_TEST
+
+static void
+open_devices(void)
+{
+    bt_device_limits limits = {.tokens = TOKENS_MAX,
+                               .cols = 14336,
+                               .rows = 14336,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .context = 64,
+                               .block_tokens = 32};
+    bt_why why = {""};
+
+    ref = linear_device("ref", 8, limits.tokens, limits.cols, limits.rows);
+    ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
+    ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
+}
+
+static Suite *
+suite(void)
+{
+    Suite *s = suite_create("cuda chain");
+    TCase *t = tcase_create("bits");
+
+    tcase_add_loop_test(t, calls_that_know_the_next_give_the_bits_of_ref, 0, SHAPES);
+    tcase_add_test(t, repeated_chains_give_the_bits_of_ref);
+    tcase_add_loop_test(t, another_call_than_the_one_announced_gives_the_bits_of_ref, 0, WAYS);
+    tcase_add_test(t, silu_is_the_same_for_every_float);
+    tcase_add_unchecked_fixture(t, open_devices, NULL);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+int
+main(void)
+{
+    bt_device *device;
+    bt_why why;
+
+    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
+        printf("%s\n", why.text);
+        return 77;
+    }
+    bt_device_close(device);
+    setenv("CK_FORK", "no", 1); // a context does not survive a fork
+    return bt_test_run(suite());
+}

@@ -17,6 +17,7 @@ struct bt_decode_node {
     bt_worker *worker;
     bt_decode_actions *actions;
     bt_decode_limits limits;
+    bool lone, broken;
     bt_plane *plane; // NULL: no fetches
     bt_prove prove;
     uint32_t routers[BT_DECODE_ROUTERS_MAX]; // their link peers; NOBODY = a free slot
@@ -86,6 +87,7 @@ bt_decode_node_open(bt_decode_node **out, const bt_decode_node_options *options,
     node->engine = engine;
     node->link = link;
     node->plane = plane;
+    node->lone = options->lone;
     node->limits = limits_of(options, engine, plane != NULL);
     for (uint32_t i = 0; i < BT_DECODE_ROUTERS_MAX; i++)
         node->routers[i] = NOBODY;
@@ -246,6 +248,9 @@ take_step(bt_decode_node *node, bt_time now)
         return;
     if (event.err != BT_OK)
         bt_log_error("STEP-FAILED", "the engine says %s", bt_err_name(event.err));
+    node->broken |= event.err == BT_ERR_DEVICE && bt_device_is_broken(bt_engine_device(node->engine));
+    if (node->broken && !node->lone)
+        return; // as if it had died: a request that is moved has not failed
     feed(node, now, &event);
 }
 
@@ -288,6 +293,9 @@ take_plane(bt_decode_node *node, bt_time now)
     bt_plane_event event;
 
     for (int i = 0; i < EVENTS_PER_TURN && node->plane != NULL && bt_plane_next(node->plane, &event); i++) {
+        node->broken |= event.kind == BT_PLANE_FETCHED && event.err == BT_ERR_DEVICE; // it did not take what had come
+        if (node->broken && !node->lone)
+            return;
         if (event.kind == BT_PLANE_FETCHED)
             feed(node, now,
                  &(bt_decode_event){
@@ -322,6 +330,8 @@ bt_decode_node_turn(bt_decode_node *node, bt_time now)
 {
     bt_time next;
 
+    if (node->broken && !node->lone)
+        return BT_TIME_NEVER;
     take_link(node, now);
     take_plane(node, now);
     take_step(node, now);
@@ -338,6 +348,12 @@ void
 bt_decode_node_drain(bt_decode_node *node, bt_time now)
 {
     feed(node, now, &(bt_decode_event){.kind = BT_DECODE_DRAIN});
+}
+
+bool
+bt_decode_node_is_broken(const bt_decode_node *node)
+{
+    return node->broken;
 }
 
 bool

@@ -21,6 +21,7 @@ typedef struct {
     bt_time lease;           // 0 = 30 s
     uint32_t sources;        // link peers that are prefill nodes; ≤ BT_DECODE_SOURCES_MAX
     uint64_t prompt_weights; // digest of those that read prompts there (bt_model_foresee); 0 = the engine's own
+    bool lone;               // nobody can take over: when the device breaks, sequences end with an error
     // Called from the engine thread when a step is done: the loop has to call turn. Must not wait.
     void (*wake)(void *arg);
     void *wake_arg;
@@ -43,6 +44,9 @@ bt_time bt_decode_node_turn(bt_decode_node *node, bt_time now);
 
 void bt_decode_node_drain(bt_decode_node *node, bt_time now); // admits nothing new; what runs goes on
 bool bt_decode_node_idle(const bt_decode_node *node);         // nothing runs or waits: drained
+// The device is of no use any more. The caller ends the program and its links, whereby routers move what is here to other nodes. Unless
+// the node is `lone` it has said nothing of the step that failed, and no turn does anything any more.
+bool bt_decode_node_is_broken(const bt_decode_node *node);
 void bt_decode_node_stats(const bt_decode_node *node, bt_decode_stats *out);
 
 // A prefill node as this one sees it.

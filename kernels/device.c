@@ -143,6 +143,19 @@ bt_device_read(bt_device *device, void *to, const void *from, size_t bytes)
     return head_of(device)->kind->read(device, to, from, bytes);
 }
 
+bt_err
+bt_device_read_beside(bt_device *device, uint8_t *to, const uint8_t *from, const bt_device_rows *runs,
+                      uint32_t run_count, size_t bytes, size_t stride)
+{
+    return head_of(device)->kind->read_beside(device, to, from, runs, run_count, bytes, stride);
+}
+
+bool
+bt_device_is_broken(const bt_device *device)
+{
+    return head_of(device)->kind->is_broken(device);
+}
+
 size_t
 bt_device_available(const bt_device *device)
 {

@@ -20,9 +20,10 @@ typedef enum { BT_DEVICE_CPU, BT_DEVICE_CUDA } bt_device_kind;
 
 typedef struct {
     bt_device_kind kind;
-    uint32_t index;   // which GPU
-    uint32_t threads; // CPU: 0 = all cores of this process's affinity mask
-    const char *isa;  // CPU: "auto", "ref", "avx2", "avx512", "amx"; NULL = auto. What the machine lacks is an error
+    uint32_t index;       // which GPU
+    uint32_t threads;     // CPU: 0 = all cores of this process's affinity mask
+    uint32_t break_after; // CPU, for tests: it is broken after so many steps; 0 = never
+    const char *isa; // CPU: "auto", "ref", "avx2", "avx512", "amx"; NULL = auto. What the machine lacks is an error
 } bt_device_options;
 
 // "cpu" or "cuda:N" ("cuda" = cuda:0) into kind and index; BT_ERR_INVALID says what was expected.
@@ -79,6 +80,21 @@ bt_err bt_device_read(bt_device *device, void *to, const void *from, size_t byte
 // `memory` is whole pages. Any thread; unpin before it is given back. On the CPU they do nothing.
 bt_err bt_device_pin(bt_device *device, void *memory, size_t bytes, bt_why *why);
 void bt_device_unpin(bt_device *device, void *memory, size_t bytes); // NULL, and what was not pinned, is fine
+
+// Rows that lie alike in two memories: the first at `at`, the others `stride` apart.
+typedef struct {
+    size_t at;
+    uint32_t rows;
+} bt_device_rows;
+
+// Of a step, between its operations: copies rows of `bytes` out of the device's memory into the program's (pinned, or it is slow),
+// behind what was asked before and beside what is asked after. The bytes are there when the step's `end` has returned. The step was begun
+// as `plain` (kernels/ops.h).
+bt_err bt_device_read_beside(bt_device *device, uint8_t *to, const uint8_t *from, const bt_device_rows *runs,
+                             uint32_t run_count, size_t bytes, size_t stride);
+// True once a call has failed in a way that leaves the device of no use to this process: every later call fails too, and what remains is
+// to leave. On the CPU only where `break_after` asks for it.
+bool bt_device_is_broken(const bt_device *device);
 // Bytes that can still be taken; SIZE_MAX where the device cannot say (the CPU: see the engine's plan).
 size_t bt_device_available(const bt_device *device);
 

@@ -21,6 +21,9 @@ typedef struct {
     void (*free)(bt_device *device, void *memory, size_t bytes);
     bt_err (*write)(bt_device *device, void *to, const void *from, size_t bytes);
     bt_err (*read)(bt_device *device, void *to, const void *from, size_t bytes);
+    bt_err (*read_beside)(bt_device *device, uint8_t *to, const uint8_t *from, const bt_device_rows *runs,
+                          uint32_t run_count, size_t bytes, size_t stride);
+    bool (*is_broken)(const bt_device *device);
     size_t (*available)(const bt_device *device);
     bt_err (*pin)(bt_device *device, void *memory, size_t bytes, bt_why *why);
     void (*unpin)(bt_device *device, void *memory, size_t bytes);

@@ -153,6 +153,8 @@ typedef struct {
     const bt_draw *draws; // [row_count] for devices that have `draw`; NULL = nothing is drawn there
     const int32_t *ends;  // [end_count ≤ BT_DRAW_ENDS_MAX]
     uint32_t end_count;
+    bool
+        plain; // the operations are to be called one by one, whatever is known of such steps: more is asked between them
 } bt_step_args;
 
 // Draws one token a row of logits as the step's draws say, with the bits of the host's sampler (kernels/cpu/ref/draw.h).
@@ -190,6 +192,7 @@ struct bt_ops {
 
     // Around the operations of a step. After `begin` said `*known`, the device remembers a step of this shape and does all of its
     // operations in `end`: they are not called. `end` waits until results may be read.
+    // BT_ERR_BUSY from `end`: what was recorded cannot be kept, and nothing has run: begin it anew, as `plain`.
     bt_err (*begin)(bt_device *device, const bt_step_args *args, bool *known);
     bt_err (*end)(bt_device *device);
     bt_err (*gather)(bt_device *device, const bt_gather_args *args);

@@ -16,6 +16,7 @@ struct bt_prefill_node {
     const bt_kv_layout *layout;
     uint8_t *pool; // block b at b · block_bytes
     uint64_t epoch;
+    bool lone, broken;
     bt_prefill_core *core;
     bt_worker *worker;
     bt_prefill_actions *actions;
@@ -61,8 +62,6 @@ open_parts(bt_prefill_node *node, const bt_prefill_node_options *options, bt_why
     bt_worker_calls calls = {bt_engine_run, options->wake, node->engine, options->wake_arg};
     bt_err err;
 
-    if (!bt_device_is_host(bt_engine_device(node->engine)))
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "prefill node: blocks can be stamped in host memory only");
     bt_readers_init(&node->readers, node->plane, &limits);
     if ((err = bt_prefill_core_open(&node->core, &limits, why)) != BT_OK)
         return err;
@@ -89,6 +88,7 @@ bt_prefill_node_open(bt_prefill_node **out, const bt_prefill_node_options *optio
     node->layout = bt_engine_kv_layout(engine);
     node->pool = bt_engine_kv_pool(engine);
     node->epoch = options->epoch;
+    node->lone = options->lone;
     if ((err = open_parts(node, options, why)) != BT_OK) {
         bt_prefill_node_close(node);
         return err;
@@ -116,7 +116,19 @@ block_at(const bt_prefill_node *node, bt_block block)
     return node->pool + (size_t)block * node->layout->block_bytes;
 }
 
-// A chunk's blocks are summed in about a five-hundredth of the time that it took to compute them, so the loop does it.
+// A chunk's blocks are summed in about a five-hundredth of the time that a CPU took to compute them, so the loop does it. A GPU is faster,
+// and then the step has summed them already.
+static void
+stamp_block(const bt_prefill_node *node, const bt_offer_block *block)
+{
+    uint64_t sum = bt_engine_kv_sum(node->engine, block->block);
+
+    if (sum != 0)
+        bt_kv_trailer_put(node->layout, block_at(node, block->block), node->epoch, block->generation, sum);
+    else
+        bt_kv_trailer_stamp(node->layout, block_at(node, block->block), node->epoch, block->generation);
+}
+
 static void
 stamp(bt_prefill_node *node)
 {
@@ -127,8 +139,7 @@ stamp(bt_prefill_node *node)
         return;
     began = bt_time_now();
     for (uint32_t i = 0; i < actions->stamp_count; i++)
-        bt_kv_trailer_stamp(node->layout, block_at(node, actions->stamps[i].block), node->epoch,
-                            actions->stamps[i].generation);
+        stamp_block(node, &actions->stamps[i]);
     node->stats.stamped_blocks += actions->stamp_count;
     node->stats.stamp_time += bt_time_now() - began;
 }
@@ -216,6 +227,9 @@ take_step(bt_prefill_node *node, bt_time now)
         return;
     if (event.err != BT_OK)
         bt_log_error("STEP-FAILED", "the engine says %s", bt_err_name(event.err));
+    node->broken = event.err == BT_ERR_DEVICE && bt_device_is_broken(bt_engine_device(node->engine));
+    if (node->broken && !node->lone)
+        return; // as if it had died: a request that is moved has not failed
     feed(node, now, &event);
 }
 
@@ -254,6 +268,8 @@ bt_prefill_node_turn(bt_prefill_node *node, bt_time now)
 {
     bt_time core, readers;
 
+    if (node->broken && !node->lone)
+        return BT_TIME_NEVER;
     take_link(node, now);
     take_step(node, now);
     readers = bt_readers_turn(&node->readers, now);
@@ -270,6 +286,12 @@ void
 bt_prefill_node_drain(bt_prefill_node *node, bt_time now)
 {
     feed(node, now, &(bt_prefill_event){.kind = BT_PREFILL_DRAIN});
+}
+
+bool
+bt_prefill_node_is_broken(const bt_prefill_node *node)
+{
+    return node->broken;
 }
 
 bool

@@ -24,6 +24,7 @@ typedef struct {
     uint32_t prompts;       // here at once: waiting, read or held; 0 = 4 × max_sequences
     bt_time lease;          // 0 = 30 s
     bt_time hold_max;       // 0 = 10 leases
+    bool lone;              // nobody can take over: when the device breaks, prompts end with an error
     // Called from the engine thread when a step is done: the loop has to call turn. Must not wait. The plane has a wake of its own.
     void (*wake)(void *arg);
     void *wake_arg;
@@ -43,6 +44,9 @@ bt_time bt_prefill_node_turn(bt_prefill_node *node, bt_time now);
 
 void bt_prefill_node_drain(bt_prefill_node *node, bt_time now); // admits nothing new; what runs goes on
 bool bt_prefill_node_idle(const bt_prefill_node *node);         // nothing is read, held or waits: drained
+// The device is of no use any more. The caller ends the program and its links, whereby routers move what is here to other nodes. Unless
+// the node is `lone` it has said nothing of the step that failed, and no turn does anything any more.
+bool bt_prefill_node_is_broken(const bt_prefill_node *node);
 
 typedef struct {
     bt_prefill_stats core;

@@ -133,7 +133,7 @@ fail_choice(bt_call *call, const bt_router_finished *finished)
 
     if (err == BT_ERR_TIMEOUT) {
         bt_openai_fail(&error, err, 504, "timeout", NULL, "the answer was not complete in time");
-    } else if (err == BT_ERR_BUSY || err == BT_ERR_PEER || err == BT_ERR_CLOSED) {
+    } else if (err == BT_ERR_BUSY || err == BT_ERR_PEER || err == BT_ERR_CLOSED || err == BT_ERR_DEVICE) {
         bt_openai_fail(&error, err, 503, "no_node", NULL, "no node could finish this request");
     } else {
         bt_openai_fail(&error, err, 500, "internal_error", NULL, "the model failed on this request (%s)",

@@ -25,7 +25,9 @@ typedef struct {
     uint32_t pp, tg, repeat;
     const char *batch_text, *depth_text;
     list batches, depths;
-    bool json, ops, no_limits;
+    bool json, ops, no_limits, lend;
+    uint8_t *lent; // with `lend`, where what prompts write is copied to besides
+    size_t lent_bytes;
     // the run
     bt_engine *engine;
     uint32_t sequences, blocks_each, chunk;
@@ -68,6 +70,17 @@ largest(const list *l)
 }
 
 static bt_err
+lend_pool(void *self, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
+{
+    bench *b = self;
+
+    (void)device, (void)why;
+    b->lent_bytes = layout->block_bytes * blocks;
+    *memory = b->lent = bt_alloc_pages(b->lent_bytes);
+    return b->lent != NULL ? BT_OK : BT_ERR_NO_MEMORY;
+}
+
+static bt_err
 open_all(bench *b, const char *path, bt_why *why)
 {
     bt_engine_options *o = &b->args.options;
@@ -86,6 +99,11 @@ open_all(bench *b, const char *path, bt_why *why)
     b->chunk = o->chunk_tokens;
     o->context = longest;
     o->kv_blocks = b->sequences * b->blocks_each;
+    if (b->lend) {
+        o->kv_pool = lend_pool;
+        o->kv_pool_arg = b;
+        o->kv_apart = o->kv_out = true;
+    }
     if ((err = bt_engine_open(&b->engine, o, why)) != BT_OK) {
         return err;
     }
@@ -196,6 +214,10 @@ fill_depth(bench *b, uint32_t batch, uint32_t depth)
     bt_err err = prefill(b, 0, 0, depth);
 
     for (uint32_t s = 1; s < batch && err == BT_OK && blocks != 0; s++) {
+        if (b->lend) { // the pool that we see is not the one that is read
+            err = prefill(b, s, 0, depth);
+            continue;
+        }
         err = copy_blocks(bt_engine_device(b->engine), pool + (size_t)s * b->blocks_each * block_bytes, pool,
                           blocks * block_bytes);
     }
@@ -370,6 +392,7 @@ static void
 close_all(bench *b)
 {
     bt_engine_close(b->engine);
+    bt_free_pages(b->lent, b->lent_bytes);
     bt_free(b->blocks);
     bt_free(b->ids);
     bt_free(b->items);
@@ -386,6 +409,8 @@ parse(bench *b, int argc, char **argv, const char **path, bt_why *why)
         {"depth", BT_ARG_STRING, &b->depth_text, "0,4096", "tokens that are in the cache before", NULL},
         {"repeat", BT_ARG_U32, &b->repeat, "N", "runs of a point after one to warm up; their mean counts", NULL},
         {"ops", BT_ARG_FLAG, &b->ops, NULL, "also where the time of a step goes, in microseconds", NULL},
+        {"lend", BT_ARG_FLAG, &b->lend, NULL, "as a prefill node on a GPU: what prompts write is copied out besides",
+         NULL},
         {"no-limits", BT_ARG_FLAG, &b->no_limits, NULL, "do not measure the machine's own limits first", NULL},
         {"json", BT_ARG_FLAG, &b->json, NULL, "one JSON line a point on stdout", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},

@@ -86,6 +86,12 @@ idle(const bt_node_program *p)
     return bt_decode_node_idle(p->decode);
 }
 
+static bool
+broken(const bt_node_program *p)
+{
+    return bt_decode_node_is_broken(p->decode);
+}
+
 static void
 write_metrics(const bt_node_program *p, bt_buf *out, const char *labels)
 {
@@ -160,6 +166,7 @@ bt_decode_main(int argc, char **argv)
         .turn = turn,
         .drain = drain,
         .idle = idle,
+        .broken = broken,
         .metrics = write_metrics,
         .tell = tell,
     };

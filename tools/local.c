@@ -28,6 +28,7 @@ typedef struct {
     pthread_t loader;
     atomic_bool loaded;
     bool loader_runs, opened, serves;
+    bool broken; // a device
     bt_err load_err;
     bt_why load_why;
     bt_local_nodes nodes;
@@ -152,6 +153,13 @@ turn(void *self, bt_time now)
             begin_to_serve(l, now);
         }
     }
+    if (l->opened && !l->broken && bt_local_nodes_broken(&l->nodes)) {
+        bt_log_error("DEVICE-LOST",
+                     "the device is of no use any more: no request can be answered, and this program ends");
+        l->broken = true;
+        l->program.exit_code = 1;
+        bt_program_drain(&l->program);
+    }
     return router < node ? router : node;
 }
 
@@ -220,8 +228,9 @@ close_local(local *l)
     bt_router_gateway_close(l->gateway);
     bt_router_http_close(l->http);
     bt_router_edge_close(l->edge);
-    if (l->loader_runs) {
-        _exit(l->program.exit_code); // a load cannot be interrupted, and there is nothing to lose
+    if (l->loader_runs || l->broken) {
+        // A load cannot be interrupted, a broken device may not even let go of its memory, and there is nothing to lose.
+        _exit(l->program.exit_code);
     }
     bt_local_nodes_close(&l->nodes);
 }

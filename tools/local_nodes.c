@@ -19,6 +19,23 @@ is_pair(const bt_local_nodes *nodes)
 
 // ---- engines ----
 
+static size_t
+available_for(const bt_engine_settings *settings)
+{
+    bt_engine_options options = bt_engine_settings_options(settings, "");
+    bt_device *device;
+    size_t bytes = 0;
+    bt_why why;
+
+    if (options.device.kind == BT_DEVICE_CPU)
+        return bt_engine_plan_available();
+    if (bt_device_open(&device, &options.device, &why) == BT_OK) { // else the engine will say what is wrong
+        bytes = bt_device_available(device);
+        bt_device_close(device);
+    }
+    return bytes - bytes / 10;
+}
+
 static bt_machine_options
 machine_options(const bt_local_nodes *nodes, bool prefill)
 {
@@ -39,8 +56,9 @@ machine_options(const bt_local_nodes *nodes, bool prefill)
     }
     // Each plans with what is free before either is there: half is its share.
     if (is_pair(nodes))
-        settings.memory = (settings.memory != 0 ? settings.memory : bt_engine_plan_available()) / 2;
+        settings.memory = (settings.memory != 0 ? settings.memory : available_for(&settings)) / 2;
     options.engine = bt_engine_settings_options(&settings, o->model);
+    options.engine.kv_out = prefill;
     return options;
 }
 
@@ -121,6 +139,7 @@ open_prefill(bt_local_nodes *nodes, bt_why *why)
         .max_sequences = o->engine.max_sequences,
         .chunk_tokens = o->engine.chunk_tokens,
         .prompts = o->queue,
+        .lone = true,
         .wake = o->wake,
         .wake_arg = o->wake_arg,
     };
@@ -144,6 +163,7 @@ open_decode(bt_local_nodes *nodes, bt_why *why)
         .prefill_share = (float)o->engine.prefill_share,
         .sources = is_pair(nodes),
         .prompt_weights = nodes->prompt_weights,
+        .lone = true,
         .wake = o->wake,
         .wake_arg = o->wake_arg,
     };
@@ -202,6 +222,13 @@ bt_local_nodes_ready(const bt_local_nodes *nodes)
     if (nodes->prefill != NULL)
         bt_decode_node_source(nodes->decode, 0, &source);
     return source.ready;
+}
+
+bool
+bt_local_nodes_broken(const bt_local_nodes *nodes)
+{
+    return bt_decode_node_is_broken(nodes->decode) ||
+           (nodes->prefill != NULL && bt_prefill_node_is_broken(nodes->prefill));
 }
 
 typedef struct {

@@ -46,5 +46,8 @@ bt_time bt_local_nodes_turn(bt_local_nodes *nodes, bt_time now);
 // Prompts can be read as the settings say. Turns bring it about, soon after open.
 bool bt_local_nodes_ready(const bt_local_nodes *nodes);
 
+// A device is of no use any more: what was on it has ended with errors, and so would all that comes.
+bool bt_local_nodes_broken(const bt_local_nodes *nodes);
+
 // Prometheus text of all of them; `labels` may be NULL.
 void bt_local_nodes_metrics(const bt_local_nodes *nodes, bt_buf *out, const char *labels);

@@ -1,12 +1,15 @@
 #include "tools/machine.h"
 
+#include "common/base/mem.h"
+
 static bt_err
-lend_pool(void *self, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
+lend_pool(void *self, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
 {
     bt_machine *machine = self;
     bt_transfer_options options = machine->options.transfer;
     bt_err err;
 
+    (void)device;
     options.layout = *layout;
     options.blocks = blocks;
     bt_plane_size_transfer(&machine->options.plane, &options);
@@ -27,6 +30,37 @@ bt_machine_load(bt_machine *machine, const bt_machine_options *options, bt_why *
     return bt_engine_open(&machine->engine, &machine->options.engine, why);
 }
 
+static bt_err
+stage_begin(void *self, const bt_transfer_block *blocks, uint32_t count, uint64_t *ticket)
+{
+    bt_machine *machine = self;
+
+    for (uint32_t i = 0; i < count; i++) {
+        machine->landed[i] = blocks[i].to;
+    }
+    return bt_engine_kv_in(machine->engine, machine->landed, count, ticket);
+}
+
+static bt_err
+stage_through(void *self, uint64_t *ticket)
+{
+    return bt_engine_kv_through(((bt_machine *)self)->engine, ticket);
+}
+
+static bt_err
+prepare_stage(bt_machine *machine)
+{
+    const bt_engine *engine = machine->engine;
+
+    if (!bt_engine_kv_is_apart(engine) || machine->options.engine.kv_out) {
+        return BT_OK;
+    }
+    machine->options.plane.stage =
+        (bt_plane_stage){.begin = stage_begin, .through = stage_through, .arg = machine, .fd = bt_engine_kv_fd(engine)};
+    machine->landed = bt_alloc_array(machine->options.plane.fetch_blocks_max, sizeof *machine->landed);
+    return machine->landed != NULL ? BT_OK : BT_ERR_NO_MEMORY;
+}
+
 bt_err
 bt_machine_start(bt_machine *machine, bt_why *why)
 {
@@ -34,6 +68,9 @@ bt_machine_start(bt_machine *machine, bt_why *why)
 
     if (machine->transfer == NULL) {
         return BT_OK;
+    }
+    if (prepare_stage(machine) != BT_OK) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "data plane: no memory");
     }
     if ((err = bt_plane_open(&machine->plane, machine->transfer, &machine->options.plane, why)) == BT_OK) {
         machine->transfer = NULL;
@@ -44,8 +81,10 @@ bt_machine_start(bt_machine *machine, bt_why *why)
 void
 bt_machine_close(bt_machine *machine)
 {
+    bt_plane_stop(machine->plane);    // it copies into the engine's pool
     bt_engine_close(machine->engine); // before the memory of its pool
     bt_plane_close(machine->plane);
     bt_transfer_close(machine->transfer);
+    bt_free(machine->landed);
     *machine = (bt_machine){0};
 }

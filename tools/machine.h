@@ -11,7 +11,7 @@
 #include "common/node/plane.h"
 
 typedef struct {
-    bt_engine_options engine; // but kv_pool, which load sets
+    bt_engine_options engine; // but kv_pool, which load sets. kv_out: others fetch from here, and nothing is fetched
     bool shared; // false: the pool is the engine's own, there is no plane, and what follows is not looked at
     bt_transfer_options transfer; // epoch, transport, listen; the rest is load's
     bt_plane_options plane;
@@ -22,6 +22,7 @@ typedef struct {
     bt_engine *engine;
     bt_transfer *transfer; // until start
     bt_plane *plane;       // NULL: not shared
+    uint32_t *landed;      // [plane.fetch_blocks_max] of a fetch, where the pool is not the engine's own
 } bt_machine;
 
 // `options` is copied, what it borrows is not. On an error close it.

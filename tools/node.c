@@ -74,11 +74,22 @@ static bt_time
 turn(void *self, bt_time now)
 {
     bt_node_program *p = self;
+    bt_time next;
 
     if (p->loader_runs && atomic_load(&p->loaded)) {
         take_model(p, now);
     }
-    return p->opened ? p->kind->turn(p, now) : BT_TIME_NEVER;
+    if (!p->opened) {
+        return BT_TIME_NEVER;
+    }
+    next = p->kind->turn(p, now);
+    if (p->kind->broken(p) && !p->broken) {
+        p->broken = true;
+        bt_log_error("DEVICE-LOST", "%s leaves: its device is of no use any more; other nodes take over",
+                     p->config->name);
+        bt_program_leave(&p->program);
+    }
+    return next;
 }
 
 static bool
@@ -131,6 +142,10 @@ static int
 close_program(bt_node_program *p)
 {
     bt_http_close(p->status);
+    if (p->broken) {
+        bt_link_close(p->link);
+        _exit(p->program.exit_code); // a device that is lost may not even let go of its memory
+    }
     p->kind->close(p);
     bt_link_close(p->link);
     if (p->loader_runs) {

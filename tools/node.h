@@ -32,6 +32,7 @@ typedef struct {
     bt_time (*turn)(bt_node_program *p, bt_time now);
     void (*drain)(bt_node_program *p, bt_time now);
     bool (*idle)(const bt_node_program *p);
+    bool (*broken)(const bt_node_program *p); // its device: the program leaves
     void (*metrics)(const bt_node_program *p, bt_buf *out, const char *labels);
     void (*tell)(const bt_node_program *p, bt_json_writer *w); // members of /v1/node
 } bt_node_kind;
@@ -55,6 +56,7 @@ struct bt_node_program {
     uint64_t prompt_weights; // of a decode node
     // Then:
     bool opened; // it takes part
+    bool broken;
     bt_decode_node *decode;
     bt_prefill_node *prefill;
 };

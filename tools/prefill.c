@@ -10,7 +10,7 @@ prepare(bt_node_program *p, bt_machine_options *options, bt_why *why)
 {
     (void)p;
     (void)why;
-    options->shared = true;
+    options->shared = options->engine.kv_out = true;
     options->plane.peers_max = BT_PREFILL_PEERS_MAX;
     options->plane.fetches_max = options->plane.fetch_blocks_max = 1; // it fetches nothing
     return BT_OK;
@@ -58,6 +58,12 @@ idle(const bt_node_program *p)
     return bt_prefill_node_idle(p->prefill);
 }
 
+static bool
+broken(const bt_node_program *p)
+{
+    return bt_prefill_node_is_broken(p->prefill);
+}
+
 static void
 write_metrics(const bt_node_program *p, bt_buf *out, const char *labels)
 {
@@ -103,6 +109,7 @@ bt_prefill_main(int argc, char **argv)
         .turn = turn,
         .drain = drain,
         .idle = idle,
+        .broken = broken,
         .metrics = write_metrics,
         .tell = tell,
     };

@@ -117,25 +117,33 @@ stop_late(void *self)
     bt_loop_stop(p->loop);
 }
 
+void
+bt_program_drain(bt_program *p)
+{
+    bt_time now = bt_loop_now(p->loop);
+
+    if (p->draining || !p->drain(p->self, now)) {
+        bt_loop_stop(p->loop);
+        return;
+    }
+    p->draining = true;
+    bt_timer_set(p->loop, &p->deadline, now + p->drain_time);
+}
+
 static void
 on_signal(void *self, uint32_t events)
 {
     bt_program *p = self;
     struct signalfd_siginfo info;
-    bt_time now = bt_loop_now(p->loop);
     char name[48];
 
     (void)events;
     if (read(p->signal_fd, &info, sizeof info) != sizeof info) {
         return;
     }
-    if (p->draining || !p->drain(p->self, now)) {
-        bt_loop_stop(p->loop);
-        return;
-    }
-    bt_log_info(event(p, "DRAIN", name), "signal %u: finishing what runs", info.ssi_signo);
-    p->draining = true;
-    bt_timer_set(p->loop, &p->deadline, now + p->drain_time);
+    bt_log_info(event(p, "DRAIN", name), "signal %u: %s", info.ssi_signo,
+                p->draining ? "ending at once" : "finishing what runs");
+    bt_program_drain(p);
 }
 
 static bt_err
@@ -182,6 +190,13 @@ bt_program_fail(bt_program *p, const bt_why *why)
     if (p->loop != NULL) {
         bt_loop_stop(p->loop);
     }
+}
+
+void
+bt_program_leave(bt_program *p)
+{
+    p->exit_code = 1;
+    bt_loop_stop(p->loop);
 }
 
 int

@@ -74,6 +74,10 @@ void bt_program_run(bt_program *program);
 // Exit code 2 and the words on stderr; ends the run: what could not be opened, and what was found wrong later (a model that cannot be
 // loaded).
 void bt_program_fail(bt_program *program, const bt_why *why);
+// As on a signal.
+void bt_program_drain(bt_program *program);
+// Exit code 1, and ends the run: what runs cannot go on.
+void bt_program_leave(bt_program *program);
 int bt_program_close(bt_program *program);
 // Any thread: the loop takes a turn. For options that have a `wake` and its `wake_arg`, which is the program.
 void bt_program_wake(void *program);

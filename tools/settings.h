@@ -21,6 +21,9 @@ typedef struct {
     double prefill_share;
     size_t memory;
     uint32_t kv_format, kv_blocks, kv_block_tokens; // bt_kv_format
+    // For tests of what happens on a GPU:
+    bool kv_apart;        // bt_engine_options
+    uint32_t break_after; // bt_device_options
 } bt_engine_settings;
 
 // Tables print top-level settings first, so these two stand apart.
@@ -100,6 +103,24 @@ typedef struct {
          0,                                                                                                            \
          "0",                                                                                                          \
          "Weights, KV and scratch together; 0 = what is free.",                                                        \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL},                                                                                                        \
+        {"engine.break_after",                                                                                         \
+         BT_SETTING_COUNT,                                                                                             \
+         (at) + offsetof(bt_engine_settings, break_after),                                                             \
+         0,                                                                                                            \
+         "0",                                                                                                          \
+         "For tests: steps after which the CPU counts as broken; 0 = never.",                                          \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL},                                                                                                        \
+        {"kv.apart",                                                                                                   \
+         BT_SETTING_BOOL,                                                                                              \
+         (at) + offsetof(bt_engine_settings, kv_apart),                                                                \
+         0,                                                                                                            \
+         "false",                                                                                                      \
+         "For tests: the CPU too has a cache of its own beside the one that nodes fetch from.",                        \
          0,                                                                                                            \
          0,                                                                                                            \
          NULL},                                                                                                        \

@@ -24,17 +24,41 @@ find_ends(bt_engine *engine)
     }
 }
 
+// Is there another pool between the operations' and those who fetch?
+static bool
+is_apart(const bt_engine *engine)
+{
+    const bt_engine_options *o = &engine->options;
+
+    return o->kv_pool != NULL && (o->kv_apart || (!o->kv_on_device && !bt_device_is_host(engine->device)));
+}
+
 static bt_err
 take_pool(bt_engine *engine, bt_why *why)
 {
     const bt_engine_options *o = &engine->options;
+    bool apart = is_apart(engine);
+    uint8_t *lent = NULL;
+    bt_err err;
 
-    if (o->kv_pool != NULL) {
-        return o->kv_pool(o->kv_pool_arg, &engine->layout, engine->plan.blocks, &engine->kv, why);
+    if (o->kv_pool == NULL || apart) {
+        engine->own_kv = bt_device_alloc(engine->device, engine->plan.kv);
+        if (engine->own_kv == NULL) {
+            return bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
+        }
     }
-    engine->kv = bt_device_alloc(engine->device, engine->plan.kv);
-    return engine->kv != NULL ? BT_OK
-                              : bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
+    if (o->kv_pool != NULL &&
+        (err = o->kv_pool(o->kv_pool_arg, engine->device, &engine->layout, engine->plan.blocks, &lent, why)) != BT_OK) {
+        return err;
+    }
+    engine->kv = engine->own_kv != NULL ? engine->own_kv : lent;
+    engine->lend = (bt_lend){.device = engine->device,
+                             .layout = &engine->layout,
+                             .kv = engine->kv,
+                             .lent = apart ? lent : NULL,
+                             .bytes = engine->plan.blocks * engine->layout.block_bytes,
+                             .out = o->kv_out};
+    return bt_lend_open(&engine->lend, o, why);
 }
 
 bt_err
@@ -76,6 +100,7 @@ wire_forward(bt_engine *engine)
         .ops = bt_device_ops(engine->device),
         .layout = &engine->layout,
         .kv = engine->kv,
+        .lend = &engine->lend,
         .scratch = &engine->scratch,
     };
     for (uint32_t i = 0; i < engine->model->config.layers; i++) {
@@ -213,14 +238,28 @@ open_devices(bt_engine *engine, bt_why *why)
         engine->host = engine->device;
         return err;
     }
-    if (engine->options.kv_pool != NULL) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED,
-                       "device %s: the cache of a GPU cannot be fetched from or into yet: only a node that reads its "
-                       "own prompts may run there",
-                       bt_device_isa(engine->device));
-    }
     host.kind = BT_DEVICE_CPU;
     return bt_device_open(&engine->host, &host, why);
+}
+
+// A lent pool in the host's memory has as many blocks as the GPU's.
+static bt_err
+fit_host(const bt_engine_options *options, bt_engine_plan *plan, size_t available, bt_why *why)
+{
+    size_t room = (available - available / 10) / plan->block_bytes;
+
+    if (plan->blocks <= room) {
+        return BT_OK;
+    }
+    if (plan->blocks_fixed != 0 || room < plan->blocks_least) {
+        return bt_fail(why, BT_ERR_NO_MEMORY,
+                       "%s: the cache that other nodes fetch from or into does not fit in this machine's memory: %u "
+                       "blocks of %zu bytes are over 0.9 of the %.1f MiB that are free",
+                       options->model.path, plan->blocks_fixed != 0 ? plan->blocks_fixed : plan->blocks_least,
+                       plan->block_bytes, (double)available / 0x1p20);
+    }
+    plan->blocks_wanted = (uint32_t)room;
+    return bt_engine_plan_make(plan, why);
 }
 
 // Before the first weight is read: what does not fit is known at once. A longer context than the model was trained for is the operator's
@@ -245,6 +284,9 @@ plan_memory(bt_engine *engine, bt_why *why)
     if (outlook.options.context > outlook.context_trained) {
         bt_log_warn("ENGINE-CONTEXT", "context %u is over the %u positions the model was trained for",
                     outlook.options.context, outlook.context_trained);
+    }
+    if (is_apart(engine) && (err = fit_host(&outlook.options, &outlook.plan, machine, why)) != BT_OK) {
+        return err;
     }
     engine->options = outlook.options;
     engine->plan = outlook.plan;
@@ -298,9 +340,8 @@ bt_engine_close(bt_engine *engine)
         return;
     }
     bt_scratch_close(&engine->scratch);
-    if (engine->options.kv_pool == NULL) {
-        bt_device_free(engine->device, engine->kv, engine->plan.kv);
-    }
+    bt_lend_close(&engine->lend);
+    bt_device_free(engine->device, engine->own_kv, engine->plan.kv);
     bt_model_close(engine->model);
     if (engine->host != engine->device) {
         bt_device_close(engine->host);
@@ -330,7 +371,37 @@ bt_engine_kv_blocks(const bt_engine *engine)
 uint8_t *
 bt_engine_kv_pool(const bt_engine *engine)
 {
-    return engine->kv;
+    return engine->lend.lent != NULL ? engine->lend.lent : engine->kv;
+}
+
+bool
+bt_engine_kv_is_apart(const bt_engine *engine)
+{
+    return engine->lend.lent != NULL;
+}
+
+uint64_t
+bt_engine_kv_sum(const bt_engine *engine, uint32_t block)
+{
+    return engine->lend.sums != NULL ? engine->lend.sums[block] : 0;
+}
+
+bt_err
+bt_engine_kv_in(bt_engine *engine, const uint32_t *blocks, uint32_t count, uint64_t *ticket)
+{
+    return bt_lend_in(&engine->lend, blocks, count, ticket);
+}
+
+bt_err
+bt_engine_kv_through(bt_engine *engine, uint64_t *ticket)
+{
+    return bt_copier_through(engine->lend.copier, ticket);
+}
+
+int
+bt_engine_kv_fd(const bt_engine *engine)
+{
+    return bt_copier_fd(engine->lend.copier);
 }
 
 uint32_t

@@ -23,8 +23,15 @@ typedef struct {
     size_t memory_max; // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
     // Who supplies the KV pool's memory, once it is known how much: `blocks` · layout->block_bytes at a 64-byte boundary, zeroed, good until
     // the engine is closed, and the caller's. NULL = the engine's own. Called at most once in an open; its error ends the open.
-    bt_err (*kv_pool)(void *arg, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why);
+    bt_err (*kv_pool)(void *arg, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory,
+                      bt_why *why);
     void *kv_pool_arg;
+    bool kv_on_device; // that memory is the device's, whose operations work in it; else it is the program's
+    // Where it is the program's and operations work in another (a GPU's; or with kv_apart, as tests have it), the engine has a pool of its
+    // own there with the same blocks, and the two are kept alike as far as others need it:
+    bool kv_apart;
+    bool
+        kv_out; // a step copies the blocks that it finishes into the lent pool (a prefill node); false: bt_engine_kv_in is used
 } bt_engine_options;
 
 // Loads the model, plans memory (logged as ENGINE-PLAN, four lines), allocates.
@@ -37,7 +44,18 @@ bt_err bt_engine_layout_of(bt_kv_layout *out, const bt_model_config *config, bt_
                            bt_why *why);
 const bt_kv_layout *bt_engine_kv_layout(const bt_engine *engine);
 uint32_t bt_engine_kv_blocks(const bt_engine *engine);
-uint8_t *bt_engine_kv_pool(const bt_engine *engine);
+uint8_t *
+bt_engine_kv_pool(const bt_engine *engine); // what others fetch from or into; else the engine's own, maybe a GPU's
+// Of two pools: does the other one stand between the engine and whoever fetches?
+bool bt_engine_kv_is_apart(const bt_engine *engine);
+// With kv_out: the checksum of a block (bt_kv_checksum_end) as it was when a step finished it. 0: nobody has computed it. Between steps.
+uint64_t bt_engine_kv_sum(const bt_engine *engine, uint32_t block);
+// Of two pools and without kv_out, for one thread, which may be another than step's: copies blocks that were fetched on into the engine's
+// own pool, beside steps that do not use them. `in` begins, max_sequences at a time at most (BT_ERR_BUSY); `through` says up to which
+// ticket (1, 2, …) all are there; `fd` can be read when more are than `through` has said. BT_ERR_DEVICE: for good.
+bt_err bt_engine_kv_in(bt_engine *engine, const uint32_t *blocks, uint32_t count, uint64_t *ticket);
+bt_err bt_engine_kv_through(bt_engine *engine, uint64_t *ticket);
+int bt_engine_kv_fd(const bt_engine *engine);
 uint32_t bt_engine_context(const bt_engine *engine);
 bt_device *bt_engine_device(const bt_engine *engine);
 

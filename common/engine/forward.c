@@ -177,7 +177,9 @@ attend(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
     if (f->watch_attention != NULL) {
         f->watch_attention(f->watch_arg, &args);
     }
-    err = f->ops->attention(f->device, &args);
+    if ((err = f->ops->attention(f->device, &args)) == BT_OK && f->lend != NULL) {
+        err = bt_lend_layer(f->lend, index);
+    }
     count_time(f, BT_ENGINE_ATTENTION, since);
     return err;
 }
@@ -372,6 +374,18 @@ run_operations(const bt_forward *f, const bt_flat_batch *b)
     return err == BT_OK ? draw(f, b) : err;
 }
 
+static bt_err
+run_step(const bt_forward *f, const bt_flat_batch *b, const bt_step_args *step)
+{
+    bool known = false;
+    bt_err err = f->ops->begin(f->device, step, &known);
+
+    if (err == BT_OK && !known) {
+        err = run_operations(f, b);
+    }
+    return err == BT_OK ? f->ops->end(f->device) : err;
+}
+
 bt_err
 bt_forward_run(bt_forward *f, const bt_flat_batch *b)
 {
@@ -384,12 +398,13 @@ bt_forward_run(bt_forward *f, const bt_flat_batch *b)
                          .row_count = b->rows,
                          .draws = b->draws ? f->scratch->draws : NULL,
                          .ends = b->ends,
-                         .end_count = b->end_count};
-    bool known = false;
-    bt_err err;
+                         .end_count = b->end_count,
+                         .plain = f->lend != NULL && f->lend->run_count != 0};
+    bt_err err = run_step(f, b, &step);
 
-    if ((err = f->ops->begin(f->device, &step, &known)) != BT_OK || (!known && (err = run_operations(f, b)) != BT_OK)) {
-        return err;
+    if (err == BT_ERR_BUSY) {
+        step.plain = true;
+        err = run_step(f, b, &step);
     }
-    return f->ops->end(f->device);
+    return err;
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/time.h"
 #include "common/engine/engine.h"
+#include "common/engine/lend.h"
 #include "common/engine/scratch.h"
 
 // What a pass is over; the arrays lie in the scratch (ids, positions, spans, logit_rows).
@@ -19,6 +20,7 @@ typedef struct {
     const bt_ops *ops;
     const bt_kv_layout *layout;
     uint8_t *kv; // the pool's first byte
+    const bt_lend *lend;
     bt_scratch *scratch;
     bool ropes[2];          // which RoPE tables some layer uses
     bt_engine_times *times; // NULL = not measured

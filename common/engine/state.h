@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/engine/forward.h"
+#include "common/engine/lend.h"
 #include "common/engine/outlook.h"
 
 #define BT_ENDS_MAX BT_DRAW_ENDS_MAX
@@ -14,7 +15,9 @@ struct bt_engine {
     bt_model *model;
     bt_kv_layout layout;
     bt_engine_plan plan; // made before anything was loaded (outlook.h)
-    uint8_t *kv;
+    uint8_t *kv;         // what operations read and write
+    uint8_t *own_kv;     // the same, or NULL where it is lent
+    bt_lend lend;
     bt_scratch scratch;
     bt_forward forward;
     uint32_t logit_rows; // of the last step

@@ -272,10 +272,11 @@ bt_engine_step(bt_engine *engine, const bt_batch_item *items, uint32_t item_coun
         return err;
     }
     drawn = leave_to_device(engine, items, &batch);
+    bt_lend_begin(&engine->lend, items, item_count);
     bt_mem_serving_begin();
     err = bt_forward_run(&engine->forward, &batch);
     sampling = engine->times != NULL ? bt_time_now() : 0;
-    if (err == BT_OK) {
+    if (err == BT_OK && (err = bt_lend_end(&engine->lend)) == BT_OK) {
         engine->logit_rows = batch.rows;
         err = finish(engine, items, &batch, drawn, result);
     }

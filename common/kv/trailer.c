@@ -97,11 +97,16 @@ bt_kv_trailer_clear(const bt_kv_layout *layout, uint8_t *block)
 void
 bt_kv_trailer_stamp(const bt_kv_layout *layout, uint8_t *block, uint64_t epoch, uint64_t generation)
 {
-    bt_kv_trailer *trailer = bt_kv_trailer_of(layout, block);
     uint64_t sum = bt_kv_checksum_part(block, layout->trailer_offset, 0);
 
+    bt_kv_trailer_put(layout, block, epoch, generation, bt_kv_checksum_end(sum, layout->trailer_offset));
+}
+
+void
+bt_kv_trailer_put(const bt_kv_layout *layout, uint8_t *block, uint64_t epoch, uint64_t generation, uint64_t checksum)
+{
     atomic_thread_fence(memory_order_release);
-    *trailer = (bt_kv_trailer){epoch, generation, bt_kv_checksum_end(sum, layout->trailer_offset), 0};
+    *bt_kv_trailer_of(layout, block) = (bt_kv_trailer){epoch, generation, checksum, 0};
 }
 
 bt_kv_verdict

@@ -35,6 +35,9 @@ bt_kv_trailer_of(const bt_kv_layout *l, uint8_t *block)
 
 void bt_kv_trailer_clear(const bt_kv_layout *layout, uint8_t *block);
 void bt_kv_trailer_stamp(const bt_kv_layout *layout, uint8_t *block, uint64_t epoch, uint64_t generation);
+// The same with a checksum that is known already (bt_kv_checksum_end over all bytes before the trailer).
+void bt_kv_trailer_put(const bt_kv_layout *layout, uint8_t *block, uint64_t epoch, uint64_t generation,
+                       uint64_t checksum);
 
 // Is it the block that was asked for? With `sum` (from bt_kv_checksum_copy over trailer_offset bytes) the bytes are not read again; NULL
 // computes it. The first thing that is wrong, in the order of the enum.

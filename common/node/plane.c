@@ -99,6 +99,13 @@ bt_plane_open(bt_plane **out, bt_transfer *transfer, const bt_plane_options *opt
 }
 
 void
+bt_plane_stop(bt_plane *plane)
+{
+    if (plane != NULL)
+        bt_plane_thread_end(plane);
+}
+
+void
 bt_plane_close(bt_plane *plane)
 {
     if (plane == NULL)

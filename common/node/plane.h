@@ -22,6 +22,15 @@
 
 typedef struct bt_plane bt_plane;
 
+// Takes landed blocks on to where they are used (a GPU's pool, bt_engine_kv_in) before anyone hears that they came. All on the plane's
+// thread; none waits. There is room for fetches_max that have begun and are not through.
+typedef struct {
+    bt_err (*begin)(void *arg, const bt_transfer_block *blocks, uint32_t count, uint64_t *ticket); // tickets rise
+    bt_err (*through)(void *arg, uint64_t *ticket); // up to which all is done; an error is for good
+    void *arg;
+    int fd; // can be read when `through` has more to say; -1 = it always says all
+} bt_plane_stage;
+
 typedef struct {
     // There are events to take. On the plane's thread; must not wait. May be NULL (then bt_plane_next is to be asked now and then).
     void (*wake)(void *arg);
@@ -29,6 +38,7 @@ typedef struct {
     uint32_t peers_max;        // numbers of peers are below it; not 0
     uint32_t fetches_max;      // asked and not yet taken as FETCHED; not 0
     uint32_t fetch_blocks_max; // of one fetch; not 0
+    bt_plane_stage stage;      // begin NULL = blocks are used where they land
 } bt_plane_options;
 
 // Sets in the options of a transfer what a plane needs that is opened with these: connections that are being ended beside new ones, proofs
@@ -37,6 +47,9 @@ void bt_plane_size_transfer(const bt_plane_options *options, bt_transfer_options
 
 // Takes the transfer over: from now on it is the plane's, and so is its end. When this fails it is still the caller's.
 bt_err bt_plane_open(bt_plane **out, bt_transfer *transfer, const bt_plane_options *options, bt_why *why);
+// Ends the thread alone: nothing is staged after this, and nothing heard. What is fetched into may then be closed before the memory that
+// it is fetched through is.
+void bt_plane_stop(bt_plane *plane);
 // Ends the thread, then the transfer: its pool is gone with it, so that engine and whoever else uses that memory close first. Fetches in
 // progress end without events. NULL is fine.
 void bt_plane_close(bt_plane *plane);

@@ -58,6 +58,11 @@ typedef struct {
     uint64_t epoch, user;
     bt_time deadline, asked;
     bt_transfer_block *blocks; // [fetch_blocks_max]
+    // The thread's, of what has landed and is being staged:
+    bool staging;
+    uint64_t ticket;
+    bt_transfer_event landed;
+    bt_time staged_at;
 } bt_plane_fetch_slot;
 
 struct bt_plane {
@@ -77,9 +82,10 @@ struct bt_plane {
     pthread_t thread;
     bool runs;
     bt_loop *loop;
-    bt_watch watch;
+    bt_watch watch, stage_watch;
     bt_turn turn;
-    bool news; // something was told in this turn
+    bool news;        // something was told in this turn
+    uint32_t staging; // fetches
     bt_plane_stats stats;
     bt_time published_at;
     // Both, under the lock:

@@ -10,6 +10,7 @@
 #define SLEEP_MAX BT_SECOND
 #define BLIND_SLEEP (2 * BT_MILLISECOND) // of a transport without a descriptor
 #define PUBLISH_EVERY (100 * BT_MILLISECOND)
+#define STAGE_TIME_MAX (30 * BT_SECOND)
 
 // ---- telling ----
 
@@ -183,6 +184,63 @@ begin_fetch(bt_plane *plane, uint32_t slot)
         tell_fetched(plane, slot, err, BT_TRANSFER_CAUSE_PEER, 0);
 }
 
+// ---- staging ----
+
+static void
+end_staging(bt_plane *plane, uint32_t slot, bt_err err)
+{
+    bt_plane_fetch_slot *f = &plane->fetches[slot];
+
+    f->staging = false;
+    plane->staging--;
+    if (err == BT_OK)
+        tell_fetched(plane, slot, f->landed.err, f->landed.cause, f->landed.good);
+    else
+        tell_fetched(plane, slot, err, BT_TRANSFER_CAUSE_NONE, 0);
+}
+
+// What is good of it goes on; what is not is told with it.
+static void
+take_landed(bt_plane *plane, const bt_transfer_event *event)
+{
+    uint32_t slot = (uint32_t)event->user;
+    bt_plane_fetch_slot *f = &plane->fetches[slot];
+    const bt_plane_stage *stage = &plane->options.stage;
+    bt_err err;
+
+    if (stage->begin == NULL || event->good == 0) {
+        tell_fetched(plane, slot, event->err, event->cause, event->good);
+        return;
+    }
+    f->landed = *event;
+    f->staging = true;
+    f->staged_at = bt_time_now();
+    plane->staging++;
+    if ((err = stage->begin(stage->arg, f->blocks, event->good, &f->ticket)) != BT_OK)
+        end_staging(plane, slot, err);
+}
+
+// A device that stands still ends it too: the step that uses it will say the same, and this program leave.
+static void
+go_on_staging(bt_plane *plane)
+{
+    const bt_plane_stage *stage = &plane->options.stage;
+    uint64_t through = 0;
+    bt_time now;
+    bt_err err;
+
+    if (plane->staging == 0)
+        return;
+    err = stage->through(stage->arg, &through);
+    now = bt_time_now();
+    for (uint32_t slot = 0; slot < plane->options.fetches_max; slot++) {
+        const bt_plane_fetch_slot *f = &plane->fetches[slot];
+
+        if (f->staging && (err != BT_OK || f->ticket <= through || now - f->staged_at > STAGE_TIME_MAX))
+            end_staging(plane, slot, err == BT_OK && f->ticket > through ? BT_ERR_DEVICE : err);
+    }
+}
+
 // ---- the thread ----
 
 static void
@@ -215,7 +273,7 @@ take_event(bt_plane *plane, const bt_transfer_event *event)
 {
     switch (event->kind) {
     case BT_TRANSFER_FETCHED:
-        tell_fetched(plane, (uint32_t)event->user, event->err, event->cause, event->good);
+        take_landed(plane, event);
         break;
     case BT_TRANSFER_PROVED:
         take_proof(plane, (uint32_t)event->user, event);
@@ -253,6 +311,7 @@ turn(void *self, bt_time now)
         for (uint32_t i = 0; i < count; i++)
             take_event(plane, &events[i]);
     } while (count == EVENTS_A_POLL);
+    go_on_staging(plane);
     if (plane->news || now - plane->published_at >= PUBLISH_EVERY)
         publish(plane, now);
     if (plane->news && plane->options.wake != NULL)
@@ -279,14 +338,17 @@ run(void *self)
 bt_err
 bt_plane_thread_begin(bt_plane *plane, bt_why *why)
 {
-    int fd = bt_transfer_fd(plane->transfer);
+    int fd = bt_transfer_fd(plane->transfer),
+        stage_fd = plane->options.stage.begin != NULL ? plane->options.stage.fd : -1;
     bt_err err;
 
+    plane->stage_watch = (bt_watch){.ready = ready, .self = plane};
     plane->watch = (bt_watch){.ready = ready, .self = plane};
     plane->turn = (bt_turn){.turn = turn, .self = plane};
     if ((err = bt_loop_open(&plane->loop)) != BT_OK ||
         (err = bt_mailbox_attach(plane->asks, plane->loop, take_ask, plane)) != BT_OK ||
-        (fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->watch, fd, EPOLLIN)) != BT_OK)) {
+        (fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->watch, fd, EPOLLIN)) != BT_OK) ||
+        (stage_fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->stage_watch, stage_fd, EPOLLIN)) != BT_OK)) {
         bt_plane_thread_end(plane);
         return bt_fail(why, err, "data plane: no loop for its thread");
     }

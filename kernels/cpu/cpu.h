@@ -12,6 +12,7 @@ typedef enum { BT_CPU_REF, BT_CPU_AVX2, BT_CPU_AVX512, BT_CPU_AMX } bt_cpu_isa;
 
 struct bt_device {
     bt_device_head head;
+    uint32_t steps, break_after;
     bt_cpu_isa isa;
     uint32_t threads;
     bt_pool *pool;

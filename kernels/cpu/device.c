@@ -10,13 +10,19 @@
 #include <sched.h>
 #include <string.h>
 
+static bool
+cpu_is_broken(const bt_device *device)
+{
+    return device->break_after != 0 && device->steps > device->break_after;
+}
+
 static bt_err
 cpu_begin(bt_device *device, const bt_step_args *args, bool *known)
 {
-    (void)device;
     (void)args;
     *known = false;
-    return BT_OK;
+    device->steps++;
+    return cpu_is_broken(device) ? BT_ERR_DEVICE : BT_OK;
 }
 
 static bt_err
@@ -171,6 +177,19 @@ cpu_copy(bt_device *device, void *to, const void *from, size_t bytes)
     return BT_OK;
 }
 
+static bt_err
+cpu_read_beside(bt_device *device, uint8_t *to, const uint8_t *from, const bt_device_rows *runs, uint32_t run_count,
+                size_t bytes, size_t stride)
+{
+    (void)device;
+    for (uint32_t i = 0; i < run_count; i++) {
+        for (uint32_t row = 0; row < runs[i].rows; row++) {
+            memcpy(to + runs[i].at + row * stride, from + runs[i].at + row * stride, bytes);
+        }
+    }
+    return BT_OK;
+}
+
 static size_t
 cpu_available(const bt_device *device)
 {
@@ -225,6 +244,8 @@ static const bt_device_class cpu_class = {
     .free = cpu_free,
     .write = cpu_copy,
     .read = cpu_copy,
+    .read_beside = cpu_read_beside,
+    .is_broken = cpu_is_broken,
     .available = cpu_available,
     .pin = cpu_pin,
     .unpin = cpu_unpin,
@@ -270,6 +291,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
     }
     device->head = (bt_device_head){&cpu_class, &ops_cpu};
     device->isa = isa;
+    device->break_after = options->break_after;
     device->threads = threads_of(options);
     if ((err = bt_pool_open(&device->pool, device->threads)) != BT_OK) {
         bt_fail(why, err, "device: cannot start %u threads", device->threads);

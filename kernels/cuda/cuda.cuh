@@ -90,10 +90,16 @@ typedef struct {
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more
+    bool hangs;         // and does not even answer: nothing that waits for it may be called
+    // Copies beside a step (bt_device_read_beside): they begin behind `begun` of the stream, and the step ends behind `copied`.
+    cudaStream_t beside;
+    cudaEvent_t begun, copied;
+    bool copies;
     bt_device_limits limits;
     bt_cuda_step step;
     uint32_t tokens, splits; // of the step in progress: splits of the longest sequence, rounded up to a power of two
     bool recording, known, draws;
+    bool unrecorded; // there was no memory for a graph: steps are run one operation after the other from then on
     bt_cuda_graph graphs[BT_CUDA_GRAPHS_MAX];
     uint32_t graph_count, graph_now;
     uint64_t clock;

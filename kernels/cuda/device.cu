@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/ref/attention.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #define PARTIAL_BYTES ((size_t)256 << 20)
 #define S32_TOKENS 2048u
 #define PAGE ((size_t)2 << 20) // of the device's memory
+#define HANG_SECONDS 30        // without an answer: no step takes as long
 
 bt_err
 bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
@@ -20,6 +22,28 @@ bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
     bt_log_error("CUDA-FAILED", "%s: %s: %s", cuda->name, what, cudaGetErrorString(error));
     cuda->broken = error;
     return BT_ERR_DEVICE;
+}
+
+// Waits for all that was asked of the stream; a GPU that does not come to its end is broken.
+static bt_err
+settle(bt_cuda *cuda, const char *what)
+{
+    bt_time end = bt_time_now() + HANG_SECONDS * BT_SECOND;
+    cudaError_t error;
+
+    if (cuda->hangs) {
+        return BT_ERR_DEVICE;
+    }
+    while ((error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady) {
+        if (bt_time_now() > end) {
+            cuda->hangs = true;
+            bt_log_error("CUDA-HANGS", "%s: %s: no answer in %d s", cuda->name, what, HANG_SECONDS);
+            cuda->broken = cudaErrorLaunchTimeout;
+            return BT_ERR_DEVICE;
+        }
+        sched_yield();
+    }
+    return bt_cuda_check(cuda, error, what);
 }
 
 static void
@@ -50,11 +74,23 @@ cuda_close(bt_device *device)
     bt_cuda *cuda = bt_cuda_of(device);
 
     cudaSetDevice(cuda->index);
+    if (cuda->hangs) {
+        return; // whatever is asked of it now waits for ever: the end of the process takes it all
+    }
     if (cuda->stream != NULL) {
         cudaStreamSynchronize(cuda->stream);
         free_scratch(cuda);
         bt_cublas_close(cuda->cublas);
         cudaStreamDestroy(cuda->stream);
+    }
+    if (cuda->beside != NULL) {
+        cudaStreamDestroy(cuda->beside);
+    }
+    if (cuda->begun != NULL) {
+        cudaEventDestroy(cuda->begun);
+    }
+    if (cuda->copied != NULL) {
+        cudaEventDestroy(cuda->copied);
     }
     free(cuda);
 }
@@ -236,9 +272,14 @@ static bt_err
 copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
 {
     bt_cuda *cuda = bt_cuda_of(device);
-    cudaError_t error = cudaMemcpyAsync(to, from, bytes, way, cuda->stream);
+    cudaError_t error;
 
-    return bt_cuda_check(cuda, error == cudaSuccess ? cudaStreamSynchronize(cuda->stream) : error, "copy");
+    if (cuda->broken != cudaSuccess) {
+        return BT_ERR_DEVICE;
+    }
+    error = cudaMemcpyAsync(to, from, bytes, way, cuda->stream);
+
+    return error == cudaSuccess ? settle(cuda, "copy") : bt_cuda_check(cuda, error, "copy");
 }
 
 static bt_err
@@ -252,6 +293,30 @@ static bt_err
 cuda_read(bt_device *device, void *to, const void *from, size_t bytes)
 {
     return copy(device, to, from, bytes, cudaMemcpyDeviceToHost);
+}
+
+static bt_err
+cuda_read_beside(bt_device *device, uint8_t *to, const uint8_t *from, const bt_device_rows *runs, uint32_t run_count,
+                 size_t bytes, size_t stride)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    cudaError_t error = cudaEventRecord(cuda->begun, cuda->stream);
+
+    if (error == cudaSuccess) {
+        error = cudaStreamWaitEvent(cuda->beside, cuda->begun, 0);
+    }
+    for (uint32_t i = 0; i < run_count && error == cudaSuccess; i++) {
+        error = cudaMemcpy2DAsync(to + runs[i].at, stride, from + runs[i].at, stride, bytes, runs[i].rows,
+                                  cudaMemcpyDeviceToHost, cuda->beside);
+    }
+    cuda->copies = true;
+    return bt_cuda_check(cuda, error, "copy beside a step");
+}
+
+static bool
+cuda_is_broken(const bt_device *device)
+{
+    return ((const bt_cuda *)(const void *)device)->broken != cudaSuccess;
 }
 
 static size_t
@@ -399,8 +464,8 @@ cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
     cuda->tokens = args->tokens;
     cuda->splits = splits_of(args);
     cuda->draws = args->draws != NULL;
-    cuda->known = *known = writes_answers(args) && find_graph(cuda);
-    cuda->recording = writes_answers(args) && !*known;
+    cuda->known = *known = !args->plain && writes_answers(args) && find_graph(cuda);
+    cuda->recording = !args->plain && writes_answers(args) && !*known && !cuda->unrecorded;
     return cuda->recording ? bt_cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
                                            "begin to record")
                            : BT_OK;
@@ -422,6 +487,20 @@ graph_place(bt_cuda *cuda)
     return oldest;
 }
 
+// Others fill the device: the graphs that there are make room, and if that is not enough steps go without.
+static cudaError_t
+instantiate(bt_cuda *cuda, cudaGraph_t graph, cudaGraphExec_t *exec)
+{
+    cudaError_t error = cudaGraphInstantiate(exec, graph, 0);
+
+    if (error == cudaErrorMemoryAllocation && cuda->graph_count != 0) {
+        cudaGetLastError();
+        drop_graphs(cuda);
+        error = cudaGraphInstantiate(exec, graph, 0);
+    }
+    return error;
+}
+
 static bt_err
 keep_recorded(bt_cuda *cuda)
 {
@@ -430,8 +509,14 @@ keep_recorded(bt_cuda *cuda)
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
 
     if (error == cudaSuccess) {
-        error = cudaGraphInstantiate(&exec, graph, 0);
+        error = instantiate(cuda, graph, &exec);
         cudaGraphDestroy(graph);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        bt_log_warn("CUDA-FULL", "%s: no memory for graphs of steps: they run without, and slower", cuda->name);
+        cuda->unrecorded = true;
+        return BT_ERR_BUSY;
     }
     if (error != cudaSuccess) {
         return bt_cuda_check(cuda, error, "record a step");
@@ -449,14 +534,21 @@ cuda_end(bt_device *device)
 
     if (cuda->recording) {
         cuda->recording = false;
-        cuda->known = true;
         err = keep_recorded(cuda);
+        cuda->known = err == BT_OK;
     }
     if (err == BT_OK && cuda->known) {
         err = bt_cuda_check(cuda, cudaGraphLaunch(cuda->graphs[cuda->graph_now].exec, cuda->stream), "run a step");
     }
     cuda->known = false;
-    return err != BT_OK ? err : bt_cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "step");
+    if (err == BT_OK && cuda->copies) {
+        cudaError_t error = cudaEventRecord(cuda->copied, cuda->beside);
+
+        cuda->copies = false;
+        err = bt_cuda_check(cuda, error == cudaSuccess ? cudaStreamWaitEvent(cuda->stream, cuda->copied, 0) : error,
+                            "copies beside a step");
+    }
+    return err != BT_OK ? err : settle(cuda, "step");
 }
 
 static const int32_t *
@@ -499,6 +591,8 @@ static const bt_device_class cuda_class = {
     .free = cuda_free,
     .write = cuda_write,
     .read = cuda_read,
+    .read_beside = cuda_read_beside,
+    .is_broken = cuda_is_broken,
     .available = cuda_available,
     .pin = bt_cuda_pin,
     .unpin = bt_cuda_unpin,
@@ -583,6 +677,20 @@ some_code(void)
 {
 }
 
+static cudaError_t
+open_streams(bt_cuda *cuda)
+{
+    cudaError_t error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+
+    if (error == cudaSuccess) {
+        error = cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking);
+    }
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&cuda->begun, cudaEventDisableTiming);
+    }
+    return error == cudaSuccess ? cudaEventCreateWithFlags(&cuda->copied, cudaEventDisableTiming) : error;
+}
+
 static bt_err
 choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
 {
@@ -614,7 +722,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->sms = p.multiProcessorCount;
     cuda->early_launch = p.major >= 9;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
-    if ((error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking)) != cudaSuccess) {
+    if ((error = open_streams(cuda)) != cudaSuccess) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));
     }
     return BT_OK;

@@ -244,12 +244,14 @@ BUSY = ('baton:num_requests_running', 'baton:num_requests_waiting', 'baton:http_
 
 
 class Cluster:
-    """`settings` go to the top of the file, `prefill_settings` and `decode_settings` to the pools: nested dicts."""
+    """`settings` go to the top of the file, `prefill_settings` and `decode_settings` to the pools, those of `node_settings` (by name) to the
+    nodes: nested dicts."""
 
     def __init__(self, model, prefill=1, decode=1, routers=1, settings=None, prefill_settings=None, decode_settings=None,
-                 router_settings=None, hosts=None, log='info'):
+                 router_settings=None, node_settings=None, hosts=None, log='info'):
         self.folder = tempfile.mkdtemp(prefix='baton-fault-')
         self.config = os.path.join(self.folder, 'cluster.yaml')
+        self.node_settings = node_settings or {}
         self.hosts = hosts or {}  # name → (address, command prefix): where it runs
         self.routers, self.prefill, self.decode = [], [], []
         top = {'cluster': {'name': 'fault', 'secret': 'a secret of the fault tests'}, 'model': {'path': model, 'name': 'm'},
@@ -276,7 +278,8 @@ class Cluster:
         host, run_in = self.host(name)
         link, transfer, status = free_port(), free_port(), free_port()
         getattr(self, role).append(Program(self, role, name, (host, status), run_in))
-        return {'name': name, 'link': f'tcp://{host}:{link}', 'transfer': f'{host}:{transfer}', 'status': f'{host}:{status}'}
+        return {'name': name, 'link': f'tcp://{host}:{link}', 'transfer': f'{host}:{transfer}', 'status': f'{host}:{status}',
+                **self.node_settings.get(name, {})}
 
     @property
     def nodes(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cluster_equality.py [--model PATH] [--prompts N] [--topology 1p1d,2p2d,…] [--kill prefill|decode|router|any|none] [--every S]
+"""cluster_equality.py [--model PATH] [--prompts N] [--topology 1p1d,2p2d,…] [--kill prefill|decode|router|any|none] [--every S] [--prefill-set KEY=VALUE]
 
 The answers of a cluster of real processes against those of `baton local` with the same weights: text, tokens, log-probabilities,
 byte for byte, while nodes are killed or frozen and come back. Topologies: NpMd; 0p1d is decode only; `two` is 2p2d with w8 that reads and q4
@@ -132,6 +132,8 @@ def cluster_of(a, topology):
     pools = ({'prefill_settings': {'weights': 'w8'}, 'decode_settings': {'weights': 'q4'}} if topology == 'two' else {})
     settings = {'placement': {'remote_tokens_min': a.remote_tokens_min}, 'engine': {'max_sequences': a.clients}}
     merge_sets(settings, a.set)
+    for pool, sets in (('prefill_settings', a.prefill_set), ('decode_settings', a.decode_set)):
+        merge_sets(pools.setdefault(pool, {}), sets)
     return Cluster(a.model, prefill=p, decode=d, settings=settings, log=a.log, **pools)
 
 
@@ -198,6 +200,8 @@ def main():
     p.add_argument('--patience', type=float, default=300)
     p.add_argument('--seed', type=int, default=1)
     p.add_argument('--set', action='append', default=[], help='for `baton local` and the nodes')
+    p.add_argument('--prefill-set', action='append', default=[], help='for prefill nodes, as in device=cuda:0')
+    p.add_argument('--decode-set', action='append', default=[], help='for decode nodes')
     p.add_argument('--log', default='info')
     a = p.parse_args()
     bodies = draw(a.prompts, a.seed, None if os.path.realpath(a.model) == TINY else DATA, a.characters, a.max_tokens)

@@ -268,6 +268,48 @@ class Membership(Case):
         c.wait_idle()
 
 
+class Broken(Case):
+    """A device that fails while it serves (engine.break_after of the CPU stands for it)."""
+
+    def broken_in_a_crowd(self, name, steps, **shape):
+        bodies = draw(120, 17, characters_max=400, max_tokens=24)
+        want = yardstick(TINY, bodies, 'kv.block_tokens=16')
+        c = self.running(settings=SLOW, node_settings={name: {'engine': {'break_after': steps}}}, **shape)
+        node = next(n for n in c.nodes if n.name == name)
+        for got, w, body in zip(in_parallel(c.ask, bodies, 16), want, bodies):
+            self.assert_same(got, w, body)  # at the first try
+        wait_for('the end of the broken node', lambda: not node.alive(), 10)
+        self.assertEqual(node.process.returncode, 1)
+        self.assertIn('DEVICE-LOST', node.log())
+        moves = c.router.metrics()
+        self.assertEqual(moves.get('baton:request_retries_total', 0), 0, 'it counts as lost, not as failed')
+        return c, moves
+
+    def test_a_decode_node_whose_device_breaks_leaves_and_its_requests_go_on_elsewhere(self):
+        c, moves = self.broken_in_a_crowd('d1', 160, prefill=1, decode=2)
+        self.assertGreater(moves['baton:request_moves_total'], 0)
+        wait_for('idleness', lambda: not c.busy(), 30)
+
+    def test_a_prefill_node_whose_device_breaks_leaves_and_prompts_are_read_elsewhere(self):
+        c, _ = self.broken_in_a_crowd('p1', 12, prefill=2, decode=1)
+        wait_for('idleness', lambda: not c.busy(), 30)
+
+    def test_baton_local_answers_503_and_ends_when_its_device_breaks(self):
+        body = {'prompt': 'one two three', 'max_tokens': 64, 'stream': False, 'temperature': 0, 'ignore_eos': True}
+        with Local(TINY, 'engine.break_after=100') as local:
+            answers = []
+            while local.alive() and len(answers) < 300:
+                try:
+                    answers.append(local.ask(body, timeout=20))
+                except OSError:
+                    break
+            wait_for('the end of baton local', lambda: not local.alive(), 10)
+            self.assertEqual(local.process.returncode, 1)
+            self.assertIn('DEVICE-LOST', local.log())
+        self.assertEqual({a.status for a in answers}, {200, 503})
+        self.assertTrue(all(a.done for a in answers if a.status == 200))
+
+
 class Leaving(Case):
     """Clients that go away."""
 

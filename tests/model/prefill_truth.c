@@ -17,14 +17,14 @@ plane_options(uint32_t peers)
 }
 
 static bt_err
-give_pool(void *arg, const bt_kv_layout *of, uint32_t blocks, uint8_t **memory, bt_why *why)
+give_pool(void *arg, bt_device *device, const bt_kv_layout *of, uint32_t blocks, uint8_t **memory, bt_why *why)
 {
     bt_plane_options plane = plane_options(BT_PREFILL_PEERS_MAX);
     bt_transfer_options o = {
         .epoch = w.epoch, .layout = *of, .blocks = blocks, .path = w.path, .listen = "127.0.0.1:0"};
     bt_err err;
 
-    (void)arg;
+    (void)device, (void)arg;
     bt_plane_size_transfer(&plane, &o);
     err = bt_transfer_open(&w.transfer, &o, why);
     if (err == BT_OK)
@@ -46,6 +46,8 @@ open_engine(uint32_t blocks, bool transfers)
         .chunk_tokens = 40,
         .context = CONTEXT,
         .kv_pool = transfers ? give_pool : NULL,
+        .kv_apart = w.apart,
+        .kv_out = true,
     };
     bt_engine *engine;
     bt_why why;

@@ -185,12 +185,13 @@ close_reader(reader *r)
     *r = (reader){0};
 }
 
-void
-open_world(bt_transfer_path path, uint32_t blocks)
+static void
+open_as(bt_transfer_path path, uint32_t blocks, bool apart)
 {
     bt_log_set_level(BT_LOG_ERROR);
     memset(&w, 0, sizeof w);
     w.path = path;
+    w.apart = apart;
     w.wakes = eventfd(0, EFD_NONBLOCK);
     w.watch = (bt_watch){.ready = on_wake};
     draw_prompts();
@@ -202,6 +203,18 @@ open_world(bt_transfer_path path, uint32_t blocks)
     for (uint32_t i = 0; i < READERS; i++)
         open_reader(&w.readers[i], 500 + i);
     TURN_UNTIL(w.router_up && w.readers[0].proved && w.readers[1].proved);
+}
+
+void
+open_world(bt_transfer_path path, uint32_t blocks)
+{
+    open_as(path, blocks, false);
+}
+
+void
+open_world_apart(bt_transfer_path path, uint32_t blocks)
+{
+    open_as(path, blocks, true);
 }
 
 void

@@ -68,6 +68,7 @@ typedef struct {
     bool router_up;
     reader readers[READERS];
     bt_transfer_path path;
+    bool apart; // its engine has a pool of its own beside the transfer's, as on a GPU
     uint64_t epoch;
 } world;
 
@@ -96,6 +97,7 @@ void hear_all(void);
 // prefill_world.c
 
 void open_world(bt_transfer_path path, uint32_t blocks);
+void open_world_apart(bt_transfer_path path, uint32_t blocks);
 void close_world(void);
 void open_prefill(uint64_t epoch, uint32_t blocks);
 void close_prefill(void);

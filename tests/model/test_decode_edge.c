@@ -162,11 +162,12 @@ turn_for(bt_time span)
 }
 
 static bt_err
-lend_pool(void *arg, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
+lend_pool(void *arg, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
 {
     bt_transfer_options o = {.epoch = EPOCH, .layout = *layout, .blocks = blocks, .listen = "127.0.0.1:0"};
     bt_err err;
 
+    (void)device;
     bt_plane_size_transfer(arg, &o);
     if ((err = bt_transfer_open(&transfer, &o, why)) == BT_OK)
         *memory = bt_transfer_pool(transfer);

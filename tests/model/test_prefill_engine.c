@@ -56,6 +56,16 @@ expect_idle(void)
 
 static const bt_transfer_path paths[] = {BT_TRANSFER_PATH_AUTO, BT_TRANSFER_PATH_STREAM};
 #define PATHS 2
+#define CASES (2 * PATHS) // each with one pool, and with two
+
+static void
+open_case(int i, uint32_t blocks)
+{
+    if (i < PATHS)
+        open_world(paths[i], blocks);
+    else
+        open_world_apart(paths[i - PATHS], blocks);
+}
 
 // ---- cases ----
 
@@ -64,7 +74,7 @@ START_TEST(what_decode_nodes_fetch_is_what_their_own_engine_computes)
     bt_prefill_node_stats stats;
     uint32_t blocks = 0, offers = 0;
 
-    open_world(paths[_i], 64);
+    open_case(_i, 64);
     ask(1, &w.readers[1 % READERS]); // the longest: read before the others come, so that its family finds its blocks
     TURN_UNTIL(is_whole(1));
     for (uint32_t q = 0; q < PROMPTS; q++)
@@ -90,7 +100,7 @@ END_TEST
 
 START_TEST(a_pool_for_one_prompt_at_a_time_serves_all)
 {
-    open_world(paths[_i], PROMPT_BLOCKS);
+    open_case(_i, PROMPT_BLOCKS);
     for (uint32_t q = 0; q < PROMPTS; q++)
         ask(q, &w.readers[q % READERS]);
     TURN_UNTIL(all_are_whole());
@@ -105,7 +115,7 @@ START_TEST(blocks_lent_anew_are_not_taken_for_those_that_were_offered)
 {
     reader *r = &w.readers[0];
 
-    open_world(paths[_i], PROMPT_BLOCKS);
+    open_case(_i, PROMPT_BLOCKS);
     ask(1, r); // all of the pool
     TURN_UNTIL(is_whole(1));
     expect_idle();
@@ -329,9 +339,9 @@ main(void)
     TCase *all = tcase_create("all");
 
     tcase_set_timeout(all, 120);
-    tcase_add_loop_test(all, what_decode_nodes_fetch_is_what_their_own_engine_computes, 0, PATHS);
-    tcase_add_loop_test(all, a_pool_for_one_prompt_at_a_time_serves_all, 0, PATHS);
-    tcase_add_loop_test(all, blocks_lent_anew_are_not_taken_for_those_that_were_offered, 0, PATHS);
+    tcase_add_loop_test(all, what_decode_nodes_fetch_is_what_their_own_engine_computes, 0, CASES);
+    tcase_add_loop_test(all, a_pool_for_one_prompt_at_a_time_serves_all, 0, CASES);
+    tcase_add_loop_test(all, blocks_lent_anew_are_not_taken_for_those_that_were_offered, 0, CASES);
     tcase_add_loop_test(all, what_is_held_can_be_fetched_until_the_lease_though_the_link_is_down, 0, PATHS);
     tcase_add_loop_test(all, a_decode_node_that_comes_back_keeps_its_connection, 0, PATHS);
     tcase_add_loop_test(all, a_connection_that_broke_comes_again_when_the_decode_node_describes_itself_again, 0, PATHS);

@@ -371,10 +371,11 @@ typedef struct {
 } lender;
 
 static bt_err
-lend(void *arg, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
+lend(void *arg, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
 {
     lender *l = arg;
 
+    (void)device;
     l->calls++;
     if (l->err != BT_OK) {
         return bt_fail(why, l->err, "no memory to lend");

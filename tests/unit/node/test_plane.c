@@ -4,6 +4,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/node/plane_case.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -249,6 +250,132 @@ START_TEST(no_event_is_lost_or_doubled_when_all_is_asked_at_random)
 }
 END_TEST
 
+// A stage that takes what it is given on when it is told to.
+static struct {
+    pthread_mutex_t lock;
+    int signs; // eventfd: there is more to say
+    uint64_t begun, through;
+    uint32_t blocks[FETCHES]; // of each that was begun
+    bt_err refuses, fails;
+} stage;
+
+static bt_err
+stage_begin(void *arg, const bt_transfer_block *blocks, uint32_t count, uint64_t *ticket)
+{
+    bt_err err;
+
+    (void)arg, (void)blocks;
+    pthread_mutex_lock(&stage.lock);
+    if ((err = stage.refuses) == BT_OK) {
+        stage.blocks[stage.begun] = count;
+        *ticket = ++stage.begun;
+    }
+    pthread_mutex_unlock(&stage.lock);
+    return err;
+}
+
+static bt_err
+stage_through(void *arg, uint64_t *ticket)
+{
+    eventfd_t count;
+    bt_err err;
+
+    (void)arg;
+    eventfd_read(stage.signs, &count);
+    pthread_mutex_lock(&stage.lock);
+    *ticket = stage.through;
+    err = stage.fails;
+    pthread_mutex_unlock(&stage.lock);
+    return err;
+}
+
+static void
+let_through(uint64_t ticket, bt_err fails)
+{
+    pthread_mutex_lock(&stage.lock);
+    stage.through = ticket;
+    stage.fails = fails;
+    pthread_mutex_unlock(&stage.lock);
+    eventfd_write(stage.signs, 1);
+}
+
+static void
+open_staged(void)
+{
+    bt_plane_options o = plane_options(&receiver);
+    bt_why why = {{0}};
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    close_node(&receiver);
+    memset(&stage, 0, sizeof stage);
+    pthread_mutex_init(&stage.lock, NULL);
+    stage.signs = eventfd(0, EFD_NONBLOCK);
+    receiver.woken = eventfd(0, EFD_NONBLOCK);
+    o.stage = (bt_plane_stage){stage_begin, stage_through, NULL, stage.signs};
+    ck_assert_msg(bt_plane_open(&receiver.plane, open_transfer(&receiver, BT_TRANSFER_PATH_AUTO, 33), &o, &why) ==
+                      BT_OK,
+                  "%s", why.text);
+    join();
+}
+
+START_TEST(what_is_staged_is_told_when_it_is_through)
+{
+    bt_transfer_block blocks[] = {{0, 0, 1}, {1, 1, 2}, {2, 2, 99}, {3, 3, 4}};
+    bt_plane_event event;
+
+    open_staged();
+    ck_assert_int_eq(fetch(0, 8, owner.epoch, SOON, 1), BT_OK);
+    ck_assert_int_eq(bt_plane_fetch(receiver.plane, OWNER, owner.epoch, blocks, 4, SOON, 2), BT_OK);
+    expect_silence(&receiver, 200 * BT_MILLISECOND);
+    let_through(1, BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_uint_eq(event.user, 1);
+    ck_assert_uint_eq(event.good, 8);
+    expect_silence(&receiver, 100 * BT_MILLISECOND);
+    let_through(2, BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER); // the third was bad: those before it are here, and staged
+    ck_assert_uint_eq(event.user, 2);
+    ck_assert_uint_eq(event.good, 2);
+    ck_assert_uint_eq(stage.blocks[0], 8);
+    ck_assert_uint_eq(stage.blocks[1], 2);
+    ck_assert_int_eq(fetch(0, 1, owner.epoch + 1, SOON, 3), BT_OK); // nothing good: nothing to be staged
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    close_both();
+}
+END_TEST
+
+START_TEST(what_cannot_be_staged_is_not_here)
+{
+    bt_plane_event event;
+
+    open_staged();
+    ck_assert_int_eq(fetch(0, 8, owner.epoch, SOON, 1), BT_OK);
+    expect_silence(&receiver, 100 * BT_MILLISECOND);
+    let_through(0, BT_ERR_DEVICE);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_DEVICE);
+    ck_assert_uint_eq(event.good, 0);
+    stage.refuses = BT_ERR_DEVICE;
+    ck_assert_int_eq(fetch(0, 8, owner.epoch, SOON, 2), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_ERR_DEVICE);
+    ck_assert_uint_eq(event.good, 0);
+    close_both();
+}
+END_TEST
+
+START_TEST(a_plane_that_is_stopped_stages_nothing_more)
+{
+    open_staged();
+    ck_assert_int_eq(fetch(0, 8, owner.epoch, SOON, 1), BT_OK);
+    expect_silence(&receiver, 100 * BT_MILLISECOND);
+    bt_plane_stop(receiver.plane);
+    let_through(1, BT_OK);
+    expect_silence(&receiver, 100 * BT_MILLISECOND);
+    bt_plane_stop(receiver.plane);
+    bt_plane_stop(NULL);
+    close_both();
+}
+END_TEST
+
 START_TEST(connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again)
 {
     uint32_t bytes, fit = 0;
@@ -320,6 +447,9 @@ main(void)
     tcase_add_loop_test(all, what_does_not_fit_is_refused_and_the_rest_is_told_once, 0, PATHS);
     tcase_add_test(all, a_description_that_is_not_one_is_refused);
     tcase_add_loop_test(all, no_event_is_lost_or_doubled_when_all_is_asked_at_random, 0, PATHS);
+    tcase_add_test(all, what_is_staged_is_told_when_it_is_through);
+    tcase_add_test(all, what_cannot_be_staged_is_not_here);
+    tcase_add_test(all, a_plane_that_is_stopped_stages_nothing_more);
     tcase_add_test(all, connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again);
     tcase_add_test(all, opening_without_memory_leaves_the_transfer_to_its_owner);
     suite_add_tcase(suite, all);

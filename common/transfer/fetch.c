@@ -95,7 +95,8 @@ begin_fetch(bt_transfer *t, uint32_t peer, uint32_t count, bt_time deadline, uin
                     .deadline = deadline,
                     .user = user,
                     .blocks = f->blocks,
-                    .sums = f->sums};
+                    .sums = f->sums,
+                    .trailers = f->trailers};
     t->queue[t->queued++] = i;
     *out = f;
     return BT_OK;
@@ -176,18 +177,29 @@ spoil(bt_transfer *t, bt_fetch *f, uint32_t block, bt_err err, bt_transfer_cause
     end_fetch(t, f, err, cause);
 }
 
+static bt_kv_verdict
+judge_block(const bt_transfer *t, const bt_piece *piece, uint32_t i, uint64_t generation)
+{
+    const bt_kv_layout *layout = &t->o.layout;
+    const uint8_t *block = bt_transfer_block_at(t, piece->to + i);
+    uint64_t epoch = t->peers[piece->peer].epoch;
+
+    if (piece->trailers != NULL) {
+        return bt_kv_trailer_judge(layout, &piece->trailers[i], epoch, generation,
+                                   t->o.no_checksum ? NULL : &piece->sums[i]);
+    }
+    return t->o.no_checksum
+               ? bt_kv_trailer_check_names(layout, block, epoch, generation)
+               : bt_kv_trailer_check(layout, block, epoch, generation, piece->summed ? &piece->sums[i] : NULL);
+}
+
 static void
 check_piece(bt_transfer *t, bt_fetch *f, const bt_piece *piece)
 {
     const bt_kv_layout *layout = &t->o.layout;
-    uint64_t epoch = t->peers[piece->peer].epoch;
 
     for (uint32_t i = 0; i < piece->count; i++) {
-        const uint8_t *block = bt_transfer_block_at(t, piece->to + i);
-        uint64_t generation = f->blocks[piece->first + i].generation;
-        bt_kv_verdict verdict = t->o.no_checksum ? bt_kv_trailer_check_names(layout, block, epoch, generation)
-                                                 : bt_kv_trailer_check(layout, block, epoch, generation,
-                                                                       piece->summed ? &piece->sums[i] : NULL);
+        bt_kv_verdict verdict = judge_block(t, piece, i, f->blocks[piece->first + i].generation);
 
         if (verdict != BT_KV_GOOD) {
             spoil(t, f, piece->first + i, BT_ERR_PEER, cause_of(verdict));
@@ -274,6 +286,7 @@ move_piece(bt_transfer *t, uint32_t index, bt_time now, size_t *moved)
                         .to = f->blocks[f->next].to,
                         .count = run_length(t, f, f->next),
                         .sums = f->sums + f->next,
+                        .trailers = f->trailers != NULL ? f->trailers + f->next : NULL,
                         .began = now};
     f->next += piece->count;
     f->pieces++;

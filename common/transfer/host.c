@@ -418,6 +418,7 @@ host_stats(const bt_transport *transport, bt_transfer_stats *out)
 const bt_transport_ops bt_transport_host = {
     .name = "host",
     .id = 3,
+    .memories = 1u << BT_TRANSFER_HOST,
     .open = host_open,
     .close = host_close,
     .describe = host_describe,

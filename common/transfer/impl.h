@@ -11,14 +11,16 @@ typedef enum { BT_PIECE_FREE, BT_PIECE_MOVING, BT_PIECE_DONE } bt_piece_state;
 
 typedef struct bt_piece {
     bt_piece_state state;
-    bt_err err;         // DONE
-    bool refused;       // DONE with an error: the owner said so
-    uint32_t peer;      // slot
-    uint32_t from, to;  // first block at the owner and here
-    uint32_t count;     // blocks
-    bool proof;         // from, to: the proof block there and the landing behind our own pool
-    uint64_t *sums;     // [count] checksum sums, filled when `summed`
-    bool summed;        // by a transport that copies itself
+    bt_err err;        // DONE
+    bool refused;      // DONE with an error: the owner said so
+    uint32_t peer;     // slot
+    uint32_t from, to; // first block at the owner and here
+    uint32_t count;    // blocks
+    bool proof;        // from, to: the proof block there and the landing behind our own pool
+    uint64_t *sums;    // [count] checksum sums, filled when `summed`
+    bool summed;       // by a transport that copies itself
+    bt_kv_trailer
+        *trailers;      // [count] of a pool that this process cannot read: what the transport found there; else NULL
     bt_time took;       // DONE: how long it moved, 0 = not known
     bt_time began, due; // of the transport; due: of loopback, BT_TIME_NEVER: never done
     bt_transfer_fault fault;
@@ -33,7 +35,8 @@ typedef struct bt_transport bt_transport;
 
 typedef struct {
     const char *name;
-    uint16_t id; // in descriptions
+    uint16_t id;       // in descriptions
+    unsigned memories; // that it serves: bits by bt_transfer_memory
     // Allocates `bytes` of zeroed pool memory at a page boundary.
     bt_err (*open)(bt_transport **out, const bt_transfer_options *options, size_t bytes, uint8_t **memory, bt_why *why);
     void (*close)(bt_transport *t); // pieces are all forgotten
@@ -59,6 +62,23 @@ struct bt_transport {
     const bt_transport_ops *ops;
 };
 
+// Blocks of the longest piece.
+static inline uint32_t
+bt_piece_blocks(const bt_transfer_options *o)
+{
+    size_t blocks = o->piece_bytes / o->layout.block_bytes;
+
+    return blocks == 0 ? 1 : blocks < o->fetch_blocks_max ? (uint32_t)blocks : o->fetch_blocks_max;
+}
+
+// Pieces of all peers.
+static inline uint32_t
+bt_piece_count(const bt_transfer_options *o)
+{
+    return o->peers_max * o->window < 4096 ? o->peers_max * o->window : 4096;
+}
+
+extern const bt_transport_ops bt_transport_cuda;
 extern const bt_transport_ops bt_transport_loopback;
 extern const bt_transport_ops bt_transport_host;
 extern const bt_transport_ops bt_transport_ucx; // where BT_HAVE_UCX

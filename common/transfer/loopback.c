@@ -302,6 +302,7 @@ loopback_stats(const bt_transport *transport, bt_transfer_stats *out)
 const bt_transport_ops bt_transport_loopback = {
     .name = "loopback",
     .id = 1,
+    .memories = 1u << BT_TRANSFER_HOST,
     .open = loopback_open,
     .close = loopback_close,
     .describe = loopback_describe,

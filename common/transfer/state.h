@@ -18,6 +18,7 @@ typedef struct {
     bt_time best; // of a proof: fastest round
     bt_transfer_block *blocks;
     uint64_t *sums;
+    bt_kv_trailer *trailers; // NULL where the host reads the pool
 } bt_fetch;
 
 typedef struct {
@@ -42,6 +43,7 @@ struct bt_transfer {
     bt_piece *pieces;
     bt_transfer_block *blocks; // of all fetches
     uint64_t *sums;
+    bt_kv_trailer *trailers;
     bt_transfer_stats stats;
 };
 

@@ -39,15 +39,18 @@ set_defaults(bt_transfer_options *o)
     o->fetches_max = either(o->fetches_max, 64);
     o->fetch_blocks_max = either(o->fetch_blocks_max, 1024);
     o->window = either(o->window, 4);
-    o->piece_bytes = o->piece_bytes != 0 ? o->piece_bytes : (size_t)16 << 20;
+    if (o->piece_bytes == 0) {
+        o->piece_bytes = (size_t)(o->memory == BT_TRANSFER_CUDA ? 64 : 16) << 20;
+    }
     o->turn_bytes = o->turn_bytes != 0 ? o->turn_bytes : (size_t)8 << 20;
 }
 
 static bt_err
 check_options(const bt_transfer_options *o, bt_why *why)
 {
-    if (o->memory != BT_TRANSFER_HOST) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: only host memory can be served yet");
+    if (o->memory == BT_TRANSFER_CUDA && (o->device == NULL || bt_device_is_host(o->device))) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: a pool in a GPU's memory, and %s",
+                       o->device == NULL ? "no device" : "the device is this processor");
     }
     if (o->epoch == 0 || o->blocks == 0 || o->blocks > 1u << 30 || o->layout.block_bytes == 0 ||
         o->layout.block_bytes > SIZE_MAX / 4 / ((size_t)o->blocks + 2)) {
@@ -64,28 +67,39 @@ check_options(const bt_transfer_options *o, bt_why *why)
     return BT_OK;
 }
 
-static bt_err
-pick_transport(const bt_transport_ops **out, const char *name, bt_why *why)
-{
-    if (name == NULL || strcmp(name, "host") == 0) {
-        *out = &bt_transport_host;
-        return BT_OK;
-    }
-    if (strcmp(name, "ucx") == 0) {
+static const bt_transport_ops *const transports[] = {
+    &bt_transport_host,
+    &bt_transport_cuda,
+    &bt_transport_loopback,
 #ifdef BT_HAVE_UCX
-        *out = &bt_transport_ucx;
-        return BT_OK;
-#else
+    &bt_transport_ucx,
+#endif
+};
+
+static bt_err
+pick_transport(const bt_transport_ops **out, const bt_transfer_options *o, bt_why *why)
+{
+    const char *name = o->transport != NULL ? o->transport : o->memory == BT_TRANSFER_CUDA ? "cuda" : "host";
+    const bt_transport_ops *found = NULL;
+
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        found = strcmp(transports[i]->name, name) == 0 ? transports[i] : found;
+    }
+    if (found == NULL && strcmp(name, "ucx") == 0) {
         return bt_fail(why, BT_ERR_UNSUPPORTED,
                        "transfer: this build has no UCX (install libucx-dev and configure with -DBT_UCX=ON, or give "
-                       "-DUCX_ROOT=); 'host' and 'loopback' are there");
-#endif
+                       "-DUCX_ROOT=); 'host', 'cuda' and 'loopback' are there");
     }
-    if (strcmp(name, "loopback") == 0) {
-        *out = &bt_transport_loopback;
-        return BT_OK;
+    if (found == NULL) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' is no transport, expected host, cuda, ucx or loopback",
+                       name);
     }
-    return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' is no transport, expected host, ucx or loopback", name);
+    if ((found->memories & 1u << o->memory) == 0) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' serves no pool in %s memory", name,
+                       o->memory == BT_TRANSFER_CUDA ? "a GPU's" : "the host's");
+    }
+    *out = found;
+    return BT_OK;
 }
 
 static bt_err
@@ -94,23 +108,24 @@ open_tables(bt_transfer *t, bt_why *why)
     const bt_transfer_options *o = &t->o;
     size_t slots = (size_t)o->fetches_max * o->fetch_blocks_max;
 
-    t->piece_blocks = (uint32_t)(o->piece_bytes / o->layout.block_bytes);
-    t->piece_blocks = t->piece_blocks == 0 ? 1 : t->piece_blocks;
-    t->piece_count = o->peers_max * o->window < 4096 ? o->peers_max * o->window : 4096;
+    t->piece_blocks = bt_piece_blocks(o);
+    t->piece_count = bt_piece_count(o);
     t->fetches = bt_alloc_array(o->fetches_max, sizeof *t->fetches);
     t->queue = bt_alloc_array(o->fetches_max, sizeof *t->queue);
     t->peers = bt_alloc_array(o->peers_max, sizeof *t->peers);
     t->pieces = bt_alloc_array(t->piece_count, sizeof *t->pieces);
     t->blocks = bt_alloc_array(slots, sizeof *t->blocks);
     t->sums = bt_alloc_array(slots, sizeof *t->sums);
+    t->trailers = o->memory == BT_TRANSFER_CUDA ? bt_alloc_array(slots, sizeof *t->trailers) : NULL;
     if (t->fetches == NULL || t->queue == NULL || t->peers == NULL || t->pieces == NULL || t->blocks == NULL ||
-        t->sums == NULL) {
+        t->sums == NULL || (o->memory == BT_TRANSFER_CUDA && t->trailers == NULL)) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "transfer: no memory for %u fetches of %u blocks", o->fetches_max,
                        o->fetch_blocks_max);
     }
     for (uint32_t i = 0; i < o->fetches_max; i++) {
         t->fetches[i].blocks = t->blocks + (size_t)i * o->fetch_blocks_max;
         t->fetches[i].sums = t->sums + (size_t)i * o->fetch_blocks_max;
+        t->fetches[i].trailers = t->trailers != NULL ? t->trailers + (size_t)i * o->fetch_blocks_max : NULL;
     }
     return BT_OK;
 }
@@ -121,11 +136,9 @@ bt_transfer_block_at(const bt_transfer *t, uint32_t block)
     return t->memory + (size_t)block * t->o.layout.block_bytes;
 }
 
-// Behind the pool lie the proof block, which peers fetch, and the landing for theirs.
 static void
-write_proof(bt_transfer *t)
+fill_proof(const bt_transfer *t, uint8_t *block)
 {
-    uint8_t *block = bt_transfer_block_at(t, t->o.blocks);
     uint64_t word;
 
     for (size_t i = 0; i < t->o.layout.trailer_offset; i += sizeof word) {
@@ -133,6 +146,26 @@ write_proof(bt_transfer *t)
         memcpy(block + i, &word, sizeof word);
     }
     bt_kv_trailer_stamp(&t->o.layout, block, t->o.epoch, BT_PROOF_GENERATION);
+}
+
+// Behind the pool lie the proof block, which peers fetch, and the landing for theirs.
+static bt_err
+write_proof(bt_transfer *t, bt_why *why)
+{
+    uint8_t *place = bt_transfer_block_at(t, t->o.blocks), *block;
+    bt_err err;
+
+    if (t->o.memory == BT_TRANSFER_HOST) {
+        fill_proof(t, place);
+        return BT_OK;
+    }
+    if ((block = bt_alloc(t->o.layout.block_bytes)) == NULL) {
+        return bt_fail(why, BT_ERR_NO_MEMORY, "transfer: no memory");
+    }
+    fill_proof(t, block);
+    err = bt_device_write(t->o.device, place, block, t->o.layout.block_bytes);
+    bt_free(block);
+    return err == BT_OK ? BT_OK : bt_fail(why, err, "transfer: the proof block cannot be written to the GPU");
 }
 
 bt_err
@@ -146,14 +179,14 @@ bt_transfer_open(bt_transfer **out, const bt_transfer_options *options, bt_why *
     }
     t->o = *options;
     set_defaults(&t->o);
-    if ((err = check_options(&t->o, why)) != BT_OK || (err = pick_transport(&t->ops, t->o.transport, why)) != BT_OK ||
+    if ((err = check_options(&t->o, why)) != BT_OK || (err = pick_transport(&t->ops, &t->o, why)) != BT_OK ||
         (err = open_tables(t, why)) != BT_OK ||
         (err = t->ops->open(&t->transport, &t->o, ((size_t)t->o.blocks + 2) * t->o.layout.block_bytes, &t->memory,
-                            why)) != BT_OK) {
+                            why)) != BT_OK ||
+        (err = write_proof(t, why)) != BT_OK) {
         bt_transfer_close(t);
         return err;
     }
-    write_proof(t);
     *out = t;
     return BT_OK;
 }
@@ -173,6 +206,7 @@ bt_transfer_close(bt_transfer *t)
     bt_free(t->pieces);
     bt_free(t->blocks);
     bt_free(t->sums);
+    bt_free(t->trailers);
     bt_free(t);
 }
 

@@ -19,16 +19,19 @@
 //               get     one-sided reads of UCX (RDMA, cuda_ipc, cma)
 //               am      a request, answered by an active-message rendezvous into landing blocks that are posted after the tag was
 //                       checked. Not for tcp among processes that may die: UCX 1.13 aborts with them (README.md).
+//     cuda      direct  pools in GPUs' memory: the owner's is opened (CUDA IPC) and read over NVLink, or within one GPU; sums are taken on the
+//                       receiver's GPU. The owner takes no part, and may be stopped or dead, as with shared memory. One host.
 //     loopback  direct  one process: tests, and the simulator with its faults
 //
 // A landing block belongs to the fetch until its event comes: BT_TRANSFER_FETCHED with whatever `err` means that no operation of ours
 // touches it any more. It always comes: at the latest soon after the deadline (an operation that can only be ended by closing the
-// peer's endpoint closes it: the peer is then lost).
+// peer's endpoint closes it: the peer is then lost). A GPU's copy in flight is waited for, which takes a millisecond.
 //
 // Threads: a bt_transfer belongs to one thread, the node's transfer thread, which calls everything here; others post to its mailbox
 // (common/net/mailbox.h). `poll` copies at most `turn_bytes` a call, so that deadlines and peers that ask are served in between. The bytes
 // of the pool are of whoever holds the blocks. Everything of ours is allocated at open and at connect (UCX allocates by itself, within
 // what the limits let it have in flight).
+// With a pool on a device, open and close are called while nobody else uses the device: open takes memory of it.
 // Time is passed in; host and ucx also read the clock, to measure how long operations take.
 #pragma once
 
@@ -36,6 +39,7 @@
 #include "common/base/time.h"
 #include "common/kv/layout.h"
 #include "common/kv/pool.h"
+#include "kernels/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,7 +49,8 @@
 #define BT_TRANSFER_PEERS_MAX 1024
 #define BT_TRANSFER_PEER_NONE UINT32_MAX
 
-// Where the pool's bytes lie. CUDA (cuda_ipc and pinned staging) is BT_ERR_UNSUPPORTED for now.
+// Where the pool's bytes lie: this process's memory, or a GPU's. What two GPUs cannot read from each other (connect says so) goes by host
+// pools, which are another bt_transfer.
 typedef enum { BT_TRANSFER_HOST, BT_TRANSFER_CUDA } bt_transfer_memory;
 
 typedef enum {
@@ -69,19 +74,21 @@ typedef enum {
 typedef bt_transfer_fault bt_transfer_draw(void *self, uint32_t peer, uint32_t from, uint32_t count, bt_time *delay);
 
 typedef struct {
-    const char *transport; // "host", "ucx", "loopback"; NULL = host
+    const char *transport; // "host", "cuda", "ucx", "loopback"; NULL = host or cuda, by memory
     uint64_t epoch;        // of this program, not 0
     bt_kv_layout layout;   // must be equal at both ends
     uint32_t blocks;
     bt_transfer_memory memory;
+    bt_device *device;         // CUDA: whose memory it is; stays open until close
     uint32_t peers_max;        // 0 = 64
     uint32_t fetches_max;      // in progress at once; 0 = 64
     uint32_t fetch_blocks_max; // of one fetch; 0 = 1024
     uint32_t window;           // operations in flight a peer; 0 = 4
-    size_t piece_bytes;        // longest operation, at least a block; 0 = 16 MiB
+    size_t piece_bytes;        // longest operation, at least a block; 0 = 16 MiB, of a GPU 64 MiB
     size_t turn_bytes;         // that a poll copies itself; 0 = 8 MiB
     bool no_checksum;          // check only names: for measuring, and for those who trust their memory
     const char *listen;        // host: "HOST:PORT" for streams; NULL = all addresses, any port
+    bool by_engine;            // cuda: by copy and sum also within one GPU (tests, measuring)
     // ucx:
     const char *tls, *net_devices; // as UCX_TLS and UCX_NET_DEVICES; NULL = the environment's, or all
     bt_transfer_path path;         // AUTO, or one for all peers (tests, measuring)
@@ -97,7 +104,8 @@ bt_err bt_transfer_open(bt_transfer **out, const bt_transfer_options *options, b
 // NULL is fine. Peers see a dead owner; fetches in progress end without events.
 void bt_transfer_close(bt_transfer *transfer);
 
-// The blocks: block b at b · layout.block_bytes, zeroed, at a 64-byte boundary, good until close.
+// The blocks: block b at b · layout.block_bytes, zeroed, at a 64-byte boundary, good until close. Of a GPU: addresses there; blocks are
+// cleared and stamped by a bt_copier (kernels/copier.h).
 uint8_t *bt_transfer_pool(bt_transfer *transfer);
 
 // What peers need to know to fetch from here; the same bytes for all of them, at most BT_TRANSFER_DESCRIPTION_MAX. BT_ERR_TOO_LONG when
@@ -105,8 +113,8 @@ uint8_t *bt_transfer_pool(bt_transfer *transfer);
 bt_err bt_transfer_describe(bt_transfer *transfer, void *out, size_t capacity, size_t *bytes);
 
 // Makes a peer of whoever wrote the description; both sides connect before either fetches. BT_ERR_INVALID names what is wrong with it
-// (damaged, another format), BT_ERR_UNSUPPORTED the field in which the two differ (transport, layout, version), BT_ERR_BUSY when peers_max are
-// there, BT_ERR_PEER when it cannot be reached. The bytes come from a peer that the control plane has authenticated: damage is
+// (damaged, another format), BT_ERR_UNSUPPORTED the field in which the two differ (transport, layout, version; of GPUs: host, PID
+// namespace, user, GPU), BT_ERR_BUSY when peers_max are there, BT_ERR_PEER when it cannot be reached. The bytes come from a peer that the control plane has authenticated: damage is
 // refused here, malice is not promised to be.
 bt_err bt_transfer_connect(bt_transfer *transfer, const void *description, size_t bytes, uint32_t *peer, bt_why *why);
 // Ends what is in progress with this peer: events of its fetches still come, with BT_ERR_CLOSED. The number is not used again before
@@ -149,7 +157,8 @@ typedef struct {
     bt_transfer_event_kind kind;
     uint32_t peer;
     uint64_t user; // FETCHED, PROVED
-    bt_err err; // BT_OK: all blocks are here and good. TIMEOUT, CANCELLED, CLOSED; PEER: lost, refused, or a bad block
+    // BT_OK: all blocks are here and good. TIMEOUT, CANCELLED, CLOSED; PEER: lost, refused, or a bad block; DEVICE: our own GPU has failed
+    bt_err err;
     bt_transfer_cause cause;
     // The first `good` blocks of the fetch landed and passed; those after are not to be trusted: fetch again from there, or move on.
     uint32_t good;

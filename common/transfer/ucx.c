@@ -650,6 +650,7 @@ ucx_close(bt_transport *transport)
 const bt_transport_ops bt_transport_ucx = {
     .name = "ucx",
     .id = 2,
+    .memories = 1u << BT_TRANSFER_HOST,
     .open = ucx_open,
     .close = ucx_close,
     .describe = ucx_describe,

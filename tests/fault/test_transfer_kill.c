@@ -2,6 +2,7 @@
 // on, ends every operation in time, takes no wrong byte for a right one, and serves a newcomer.
 //
 //     test_transfer_kill [ROUNDS [SEED [CASE]]]     rounds of each case, or of 4 · transport + 2 · stopped + owner
+#include "tests/support/fake_gpu.h"
 #include "tests/support/test.h"
 
 #include "common/base/log.h"
@@ -32,19 +33,28 @@
 static const struct {
     const char *name, *library, *tls;
     bt_transfer_path path;
+    bool by_engine;
 } kinds[] = {
-    {"host shm", "host", NULL, BT_TRANSFER_PATH_AUTO},
-    {"host tcp", "host", NULL, BT_TRANSFER_PATH_STREAM},
+#ifdef BT_KILL_GPU // tests/gpu: the same on a real one
+    {"cuda by kernel", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
+    {"cuda by engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true},
+#else
+    {"host shm", "host", NULL, BT_TRANSFER_PATH_AUTO, false},
+    {"host tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false},
+    {"cuda, GPUs of shared memory", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
 #ifdef BT_HAVE_UCX
-    {"ucx shm", "ucx", "shm", BT_TRANSFER_PATH_AUTO},
-    // Not among the tests: here the process that stays aborts inside UCX 1.13 (`test_transfer_kill 3 1 12` … 15 show it).
-    {"ucx tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM},
+    {"ucx shm", "ucx", "shm", BT_TRANSFER_PATH_AUTO, false},
+    // Not among the tests: here the process that stays aborts inside UCX 1.13 (`test_transfer_kill 3 1 16` … 19 show it).
+    {"ucx tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false},
+#endif
 #endif
 };
-#ifdef BT_HAVE_UCX
-#define KINDS 3
-#else
+#if defined(BT_KILL_GPU)
 #define KINDS 2
+#elif defined(BT_HAVE_UCX)
+#define KINDS 4
+#else
+#define KINDS 3
 #endif
 static bt_kv_layout layout;
 static uint32_t rounds = 2;
@@ -79,6 +89,28 @@ word_of(uint64_t epoch, uint32_t block, uint64_t generation, size_t at)
     return bt_mix64(epoch * 31 + block * 1000003u + generation * 7919u + at);
 }
 
+// Where the pool is a GPU's: a child's own.
+static bt_device *device;
+static bt_copier *copier;
+
+static void
+open_device(int kind)
+{
+    bt_copier_options options = {.batches = 1};
+    bt_why why = {{0}};
+
+    if (strcmp(kinds[kind].library, "cuda") != 0) {
+        return;
+    }
+#ifdef BT_KILL_GPU
+    REQUIRE(bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", getpid(),
+            why.text);
+#else
+    device = fake_gpu_open(1);
+#endif
+    REQUIRE(bt_copier_open(&copier, device, &options, &why) == BT_OK, "%s", getpid(), why.text);
+}
+
 static bt_transfer *
 open_transfer(int kind, uint64_t epoch)
 {
@@ -90,12 +122,16 @@ open_transfer(int kind, uint64_t epoch)
                              .fetches_max = 8,
                              .fetch_blocks_max = RUN,
                              .window = 3,
+                             .by_engine = kinds[kind].by_engine,
                              .tls = kinds[kind].tls,
                              .path = kinds[kind].path,
                              .piece_bytes = RUN / 2 * layout.block_bytes};
     bt_transfer *t = NULL;
     bt_why why = {{0}};
 
+    open_device(kind);
+    o.device = device;
+    o.memory = device != NULL ? BT_TRANSFER_CUDA : BT_TRANSFER_HOST;
     REQUIRE(bt_transfer_open(&t, &o, &why) == BT_OK, "%s", getpid(), why.text);
     return t;
 }
@@ -150,18 +186,50 @@ hear(bt_transfer *t, int fd, uint32_t *peer)
 }
 
 static void
-rewrite(bt_transfer *t, uint64_t epoch, uint32_t b)
+await(bt_err begun, uint64_t ticket)
 {
-    uint8_t *block = bt_transfer_pool(t) + b * layout.block_bytes;
-    uint64_t generation = atomic_load(&known->generation[b]) + 1;
+    REQUIRE(begun == BT_OK && bt_copier_wait(copier, ticket, bt_time_now() + PATIENCE) == BT_OK, "copier", getpid());
+}
 
-    bt_kv_trailer_clear(&layout, block);
+static void
+write_words(uint8_t *block, uint64_t epoch, uint32_t b, uint64_t generation)
+{
     for (size_t at = 0; at < layout.trailer_offset; at += 8) {
         uint64_t word = word_of(epoch, b, generation, at);
 
         memcpy(block + at, &word, 8);
     }
-    bt_kv_trailer_stamp(&layout, block, epoch, generation);
+}
+
+static void
+rewrite_on_device(bt_transfer *t, uint64_t epoch, uint32_t b, uint64_t generation)
+{
+    static uint8_t *words;
+    uint8_t *pool = bt_transfer_pool(t);
+    bt_copier_stamping stamping = {b, generation};
+    uint64_t ticket = 0;
+
+    words = words != NULL ? words : malloc(layout.block_bytes);
+    write_words(words, epoch, b, generation);
+    await(bt_copier_clear(copier, &layout, pool, &b, 1, &ticket), ticket);
+    REQUIRE(bt_device_write(device, pool + b * layout.block_bytes, words, layout.trailer_offset) == BT_OK, "write",
+            getpid());
+    await(bt_copier_stamp(copier, &layout, pool, epoch, &stamping, 1, &ticket), ticket);
+}
+
+static void
+rewrite(bt_transfer *t, uint64_t epoch, uint32_t b)
+{
+    uint8_t *block = bt_transfer_pool(t) + b * layout.block_bytes;
+    uint64_t generation = atomic_load(&known->generation[b]) + 1;
+
+    if (device != NULL) {
+        rewrite_on_device(t, epoch, b, generation);
+    } else {
+        bt_kv_trailer_clear(&layout, block);
+        write_words(block, epoch, b, generation);
+        bt_kv_trailer_stamp(&layout, block, epoch, generation);
+    }
     atomic_store(&known->generation[b], generation);
 }
 
@@ -214,6 +282,35 @@ landing_block(const receiver *r, uint32_t l, uint32_t i)
     return bt_transfer_pool(r->t) + (l * RUN + i) * layout.block_bytes;
 }
 
+// Its bytes, until the next is asked for.
+static const uint8_t *
+look_at(const receiver *r, uint32_t l, uint32_t i)
+{
+    static uint8_t *copy;
+
+    if (device == NULL) {
+        return landing_block(r, l, i);
+    }
+    copy = copy != NULL ? copy : malloc(layout.block_bytes);
+    REQUIRE(bt_device_read(device, copy, landing_block(r, l, i), layout.block_bytes) == BT_OK, "read", getpid());
+    return copy;
+}
+
+static void
+mark_landing(const receiver *r, uint32_t l)
+{
+    static uint8_t *marks;
+
+    marks = marks != NULL ? marks : malloc(RUN * layout.block_bytes);
+    memset(marks, (int)l + 1, RUN * layout.block_bytes);
+    if (device == NULL) {
+        memcpy(landing_block(r, l, 0), marks, RUN * layout.block_bytes);
+    } else {
+        REQUIRE(bt_device_write(device, landing_block(r, l, 0), marks, RUN * layout.block_bytes) == BT_OK, "write",
+                getpid());
+    }
+}
+
 static void
 begin(receiver *r, uint32_t l)
 {
@@ -222,7 +319,7 @@ begin(receiver *r, uint32_t l)
 
     at->epoch = atomic_load(&known->epoch);
     for (uint32_t i = 0; i < RUN; i++) {
-        const uint8_t *block = landing_block(r, l, i);
+        const uint8_t *block = look_at(r, l, i);
 
         // Since its last event this landing was ours alone.
         for (size_t byte = 0; byte < layout.block_bytes; byte++) {
@@ -242,7 +339,7 @@ check_landed(receiver *r, const bt_transfer_event *event)
     landing *at = &r->landings[event->user];
 
     for (uint32_t i = 0; i < event->good; i++) {
-        const uint8_t *block = landing_block(r, (uint32_t)event->user, i);
+        const uint8_t *block = look_at(r, (uint32_t)event->user, i);
 
         for (size_t byte = 0; byte < layout.trailer_offset; byte += 8) {
             uint64_t word = word_of(at->epoch, at->blocks[i].from, at->blocks[i].generation, byte);
@@ -250,9 +347,7 @@ check_landed(receiver *r, const bt_transfer_event *event)
             REQUIRE(memcmp(block + byte, &word, 8) == 0, "wrong bytes were called good", getpid());
         }
     }
-    for (uint32_t i = 0; i < RUN; i++) {
-        memset(landing_block(r, (uint32_t)event->user, i), (int)event->user + 1, layout.block_bytes);
-    }
+    mark_landing(r, (uint32_t)event->user);
     at->busy = false;
     r->good += event->err == BT_OK;
 }
@@ -296,7 +391,7 @@ be_receiver(int kind, int fd, uint64_t seed)
     bool last = false;
 
     for (uint32_t l = 0; l < LANDINGS; l++) {
-        memset(landing_block(&r, l, 0), (int)l + 1, RUN * layout.block_bytes);
+        mark_landing(&r, l);
     }
     send_description(r.t, fd);
     while (!last || r.good < GOOD_LAST) {

@@ -1,14 +1,14 @@
-// baton bench transfer: a context's KV blocks from one process into another, beside plain memcpy measured in the same run.
+// baton bench transfer: a context's KV blocks from one process into another, beside plain copies measured in the same run.
 //
-// The command's own process receives; a child owns the blocks. One fetch moves one context; the child sleeps unless it is asked.
+// A child owns the blocks, and the command's own process receives (with GPUs another child: a process that has touched the driver cannot
+// fork). One fetch moves one context; the owner sleeps unless it is asked.
 #include "common/base/buf.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
 #include "common/json/write.h"
-#include "common/kv/trailer.h"
 #include "common/transfer/transfer.h"
 #include "tools/args.h"
+#include "tools/bench_transfer_pool.h"
 #include "tools/commands.h"
 
 #include <poll.h>
@@ -23,7 +23,6 @@
 #define OWNER_EPOCH 1
 #define GENERATION 1
 #define REPEAT_MAX 100
-#define COPY_BYTES ((size_t)512 << 20)
 #define PATIENCE (120 * BT_SECOND)
 
 typedef struct {
@@ -36,24 +35,29 @@ static const shape shapes[] = {{"smollm2", 30, 3, 64}, {"8b", 32, 8, 128}};
 typedef struct {
     const char *name, *library, *tls;
     bt_transfer_path path;
+    bool by_engine;
 } way;
 
 static const way ways[] = {
-    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT}, {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM},
-    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT},  {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET},
-    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM},
+    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT, false},
+    {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false},
+    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT, false},
+    {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET, false},
+    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false},
+    {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
+    {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true},
 };
 
 typedef struct {
-    const char *shape_names, *way_names;
+    const char *shape_names, *way_names, *devices;
+    char owner_device[32], device[32]; // of `devices`
     uint32_t context, repeat, prefill_rate;
     bool json;
-    uint8_t *from, *to; // for memcpy
-    double copy_gb_s;
 } bench;
 
 typedef struct {
     bt_transfer *transfer;
+    bt_bench_pool pool;
     uint32_t peer, blocks;
     bt_kv_layout layout;
     bt_transfer_block *list;
@@ -78,26 +82,23 @@ gb_per_s(size_t bytes, bt_time took)
     return (double)bytes / (double)(took > 0 ? took : 1);
 }
 
-// One memcpy over memory that no cache holds, between the fetches: both see the same machine.
-static void
-measure_copy(bench *b)
+static bool
+is_cuda(const way *w)
 {
-    bt_time began = bt_time_now();
-    double rate;
-
-    memcpy(b->to, b->from, COPY_BYTES);
-    rate = gb_per_s(COPY_BYTES, bt_time_now() - began);
-    b->copy_gb_s = rate > b->copy_gb_s ? rate : b->copy_gb_s;
+    return strcmp(w->library, "cuda") == 0;
 }
 
 static bt_err
 open_end(bt_transfer **out, const way *w, const bt_kv_layout *layout, uint32_t blocks, uint64_t epoch, bool checksum,
-         bt_why *why)
+         bt_device *device, bt_why *why)
 {
     bt_transfer_options o = {.transport = w->library,
                              .epoch = epoch,
                              .layout = *layout,
                              .blocks = blocks,
+                             .memory = device != NULL ? BT_TRANSFER_CUDA : BT_TRANSFER_HOST,
+                             .device = device,
+                             .by_engine = w->by_engine,
                              .peers_max = 1,
                              .fetches_max = 1,
                              .fetch_blocks_max = blocks,
@@ -123,39 +124,24 @@ meet(bt_transfer *t, int fd, uint32_t *peer, bt_why *why)
     return bt_transfer_connect(t, bytes, (size_t)got, peer, why);
 }
 
-static void
-write_blocks(bt_transfer *t, const bt_kv_layout *layout, uint32_t blocks)
-{
-    bt_rng rng = {1};
-
-    for (uint32_t b = 0; b < blocks; b++) {
-        uint8_t *block = bt_transfer_pool(t) + b * layout->block_bytes;
-
-        for (size_t at = 0; at < layout->trailer_offset; at += 8) {
-            uint64_t word = bt_rng_next(&rng);
-
-            memcpy(block + at, &word, 8);
-        }
-        bt_kv_trailer_stamp(layout, block, OWNER_EPOCH, GENERATION);
-    }
-}
-
 // Serves until the receiver hangs up.
 static int
-own(const way *w, const bt_kv_layout *layout, uint32_t blocks, int fd)
+own(const bench *b, const way *w, const bt_kv_layout *layout, uint32_t blocks, int fd)
 {
     struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.events = POLLIN}};
+    const char *device = is_cuda(w) ? b->owner_device : NULL;
     bt_transfer *t = NULL;
+    bt_bench_pool pool;
     uint32_t peer;
     bt_why why = {{0}};
 
-    if (open_end(&t, w, layout, blocks, OWNER_EPOCH, true, &why) != BT_OK) {
-        fprintf(stderr, "baton bench transfer: %s\n", why.text);
-        return 1;
-    }
-    write_blocks(t, layout, blocks);
-    if (meet(t, fd, &peer, &why) != BT_OK) {
+    if (bt_bench_pool_open(&pool, device, device, &why) != BT_OK ||
+        open_end(&t, w, layout, blocks, OWNER_EPOCH, true, pool.device, &why) != BT_OK ||
+        bt_bench_pool_fill(&pool, layout, bt_transfer_pool(t), blocks, OWNER_EPOCH, GENERATION, &why) != BT_OK ||
+        meet(t, fd, &peer, &why) != BT_OK) {
+        fprintf(stderr, "baton bench transfer: the owner: %s\n", why.text);
         bt_transfer_close(t);
+        bt_bench_pool_close(&pool);
         return 1;
     }
     fds[1].fd = bt_transfer_fd(t);
@@ -166,6 +152,7 @@ own(const way *w, const bt_kv_layout *layout, uint32_t blocks, int fd)
         poll(fds, 2, bt_transfer_arm(t) ? 100 : 0);
     }
     bt_transfer_close(t);
+    bt_bench_pool_close(&pool);
     return 0;
 }
 
@@ -209,16 +196,16 @@ static void
 report(const bench *b, const receiver *r, const shape *s, const way *w, bool checksum, bt_time best, bt_time median)
 {
     size_t bytes = r->blocks * r->layout.block_bytes;
-    double rate = gb_per_s(bytes, best);
+    double rate = gb_per_s(bytes, best), plain = r->pool.gb_per_s;
     bt_transfer_peer_info info = {0};
     bt_json_writer out;
     bt_buf buf;
 
     bt_transfer_peer(r->transfer, r->peer, &info);
     if (!b->json) {
-        printf("%-8s %-8s %-6s checksum %-3s %7.1f MB in %7.1f ms: %6.2f GB/s, %3.0f %% of memcpy\n", s->name, w->name,
+        printf("%-8s %-11s %-6s checksum %-3s %7.1f MB in %7.1f ms: %6.2f GB/s, %3.0f %% of %s\n", s->name, w->name,
                bt_transfer_path_name(info.path), checksum ? "yes" : "no", (double)bytes / 1e6, (double)best / 1e6, rate,
-               100 * rate / b->copy_gb_s);
+               100 * rate / plain, is_cuda(w) ? "a plain copy" : "memcpy");
         return;
     }
     bt_buf_init(&buf, 1 << 14);
@@ -229,6 +216,10 @@ report(const bench *b, const receiver *r, const shape *s, const way *w, bool che
     bt_json_put_text(&out, "way", bt_str_of(w->name));
     bt_json_put_text(&out, "path", bt_str_of(bt_transfer_path_name(info.path)));
     bt_json_put_text(&out, "transport", bt_str_of(info.transport));
+    if (is_cuda(w)) {
+        bt_json_put_text(&out, "owner_device", bt_str_of(b->owner_device));
+        bt_json_put_text(&out, "device", bt_str_of(b->device));
+    }
     bt_json_put_bool(&out, "checksum", checksum);
     bt_json_put_int(&out, "context", b->context);
     bt_json_put_int(&out, "blocks", r->blocks);
@@ -236,8 +227,8 @@ report(const bench *b, const receiver *r, const shape *s, const way *w, bool che
     put_rounded(&out, "ms", (double)best / 1e6);
     put_rounded(&out, "ms_median", (double)median / 1e6);
     put_rounded(&out, "gb_per_s", rate);
-    put_rounded(&out, "memcpy_gb_per_s", b->copy_gb_s);
-    put_rounded(&out, "of_memcpy", rate / b->copy_gb_s);
+    put_rounded(&out, "plain_gb_per_s", plain); // memcpy, or of GPUs a copy between the same two
+    put_rounded(&out, "of_plain", rate / plain);
     if (b->prefill_rate != 0) {
         put_rounded(&out, "of_ttft", (double)best / 1e9 / ((double)best / 1e9 + (double)b->context / b->prefill_rate));
     }
@@ -256,22 +247,24 @@ by_time(const void *a, const void *b)
 }
 
 static bt_err
-receive(bench *b, receiver *r, const shape *s, const way *w, bool checksum, int fd, bt_why *why)
+receive(const bench *b, receiver *r, const shape *s, const way *w, bool checksum, int fd, bt_why *why)
 {
     bt_time took[REPEAT_MAX + 1] = {0};
     bt_transfer_event event;
+    bool cuda = is_cuda(w);
     bt_err err;
 
-    if ((err = open_end(&r->transfer, w, &r->layout, r->blocks, 2, checksum, why)) != BT_OK ||
+    if ((err = bt_bench_pool_open(&r->pool, cuda ? b->device : NULL, cuda ? b->owner_device : NULL, why)) != BT_OK ||
+        (err = open_end(&r->transfer, w, &r->layout, r->blocks, 2, checksum, r->pool.device, why)) != BT_OK ||
         (err = meet(r->transfer, fd, &r->peer, why)) != BT_OK ||
         (err = bt_transfer_prove(r->transfer, r->peer, bt_time_now() + PATIENCE, 2)) != BT_OK ||
         (err = await(r, &event, why)) != BT_OK) {
         return err;
     }
-    b->copy_gb_s = 0;
     for (uint32_t i = 0; i <= b->repeat && err == BT_OK; i++) {
-        err = fetch_context(r, &took[i], why);
-        measure_copy(b);
+        if ((err = fetch_context(r, &took[i], why)) == BT_OK) { // by turns: both see the same machine
+            err = bt_bench_pool_copy(&r->pool, r->blocks * r->layout.block_bytes, why);
+        }
     }
     if (err == BT_OK) {
         qsort(took + 1, b->repeat, sizeof took[0], by_time); // the first touched the pages
@@ -280,38 +273,68 @@ receive(bench *b, receiver *r, const shape *s, const way *w, bool checksum, int 
     return err;
 }
 
-static bt_err
-measure(bench *b, const shape *s, const way *w, bool checksum, bt_why *why)
+static int
+receive_all(const bench *b, receiver *r, const shape *s, const way *w, bool checksum, int fd)
 {
-    receiver r = {0};
-    bt_err err = bt_kv_layout_init(&r.layout, BT_KV_INT8, s->layers, s->kv_heads, s->head_dim, 32, s->head_dim, why);
-    int fds[2];
-    pid_t child;
+    bt_why why = {{0}};
+    bt_err err = receive(b, r, s, w, checksum, fd, &why);
 
-    r.blocks = (b->context + 31) / 32;
+    if (err != BT_OK) {
+        fprintf(stderr, "baton bench transfer: %s, %s: %s\n", s->name, w->name, why.text);
+    }
+    close(fd);
+    bt_transfer_close(r->transfer);
+    bt_bench_pool_close(&r->pool);
+    return err == BT_OK ? 0 : 1;
+}
+
+// Its exit code.
+static int
+await_child(pid_t child)
+{
+    int status = 1;
+
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static int
+measure(const bench *b, const shape *s, const way *w, bool checksum)
+{
+    receiver r = {.blocks = (b->context + 31) / 32};
+    pid_t owner, apart = 0;
+    int fds[2], code = 1;
+
     r.list = bt_alloc_array(r.blocks, sizeof *r.list);
-    if (err != BT_OK || r.list == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+    if (r.list == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0 ||
+        bt_kv_layout_init(&r.layout, BT_KV_INT8, s->layers, s->kv_heads, s->head_dim, 32, s->head_dim, NULL) != BT_OK) {
+        fprintf(stderr, "baton bench transfer: no memory for %u blocks\n", r.blocks);
         bt_free(r.list);
-        return bt_fail(why, BT_ERR_NO_MEMORY, "no memory for %u blocks", r.blocks);
+        return 1;
     }
     for (uint32_t i = 0; i < r.blocks; i++) {
         r.list[i] = (bt_transfer_block){i, i, GENERATION};
     }
     fflush(NULL);
-    child = fork();
-    if (child == 0) {
+    owner = fork();
+    if (owner == 0) {
         close(fds[0]);
-        _exit(own(w, &r.layout, r.blocks, fds[1]));
+        _exit(own(b, w, &r.layout, r.blocks, fds[1]));
     }
     close(fds[1]);
-    err = child > 0 ? receive(b, &r, s, w, checksum, fds[0], why) : bt_fail(why, BT_ERR_IO, "no second process");
-    close(fds[0]);
-    bt_transfer_close(r.transfer);
-    if (child > 0) {
-        waitpid(child, NULL, 0);
+    apart = is_cuda(w) ? fork() : 0;
+    if (apart == 0) {
+        code = receive_all(b, &r, s, w, checksum, fds[0]);
+        fflush(NULL);
+        if (is_cuda(w)) {
+            _exit(code);
+        }
+    } else {
+        close(fds[0]);
+        code = await_child(apart);
     }
+    await_child(owner);
     bt_free(r.list);
-    return err;
+    return code;
 }
 
 static int
@@ -322,15 +345,9 @@ measure_all(bench *b)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             for (int checksum = 1; checksum >= 0; checksum--) {
-                bt_why why = {{0}};
-                bt_err err;
-
-                if (!listed(b->shape_names, shapes[s].name) || !listed(b->way_names, ways[w].name)) {
-                    continue;
-                }
-                if ((err = measure(b, &shapes[s], &ways[w], checksum == 1, &why)) != BT_OK) {
-                    fprintf(stderr, "baton bench transfer: %s, %s: %s\n", shapes[s].name, ways[w].name, why.text);
-                    code = 1;
+                if (listed(b->shape_names, shapes[s].name) && listed(b->way_names, ways[w].name) &&
+                    (!is_cuda(&ways[w]) || b->devices != NULL)) {
+                    code |= measure(b, &shapes[s], &ways[w], checksum == 1);
                 }
             }
         }
@@ -338,13 +355,30 @@ measure_all(bench *b)
     return code;
 }
 
+// "cuda:0", or "cuda:0,cuda:1": the owner's and the receiver's.
+static bool
+split_devices(bench *b)
+{
+    const char *comma = strchr(b->devices, ',');
+    int first = comma != NULL ? (int)(comma - b->devices) : (int)strlen(b->devices);
+    bt_device_options unused = {0};
+
+    snprintf(b->owner_device, sizeof b->owner_device, "%.*s", first, b->devices);
+    snprintf(b->device, sizeof b->device, "%s", comma != NULL ? comma + 1 : b->owner_device);
+    return bt_device_parse(&unused, b->owner_device, NULL) == BT_OK && unused.kind == BT_DEVICE_CUDA &&
+           bt_device_parse(&unused, b->device, NULL) == BT_OK && unused.kind == BT_DEVICE_CUDA;
+}
+
 int
 bt_bench_transfer_main(int argc, char **argv)
 {
-    bench b = {.shape_names = "smollm2,8b", .way_names = "host-shm,host-tcp", .context = 32768, .repeat = 5};
+    bench b = {.context = 32768, .repeat = 5};
     const bt_arg args[] = {
-        {"shape", BT_ARG_STRING, &b.shape_names, "smollm2,8b", "models whose blocks are moved", NULL},
-        {"way", BT_ARG_STRING, &b.way_names, "host-shm,host-tcp", "also ucx-shm, ucx-get, ucx-tcp; or all", NULL},
+        {"shape", BT_ARG_STRING, &b.shape_names, "smollm2,8b", "models whose blocks are moved; with --device 8b", NULL},
+        {"way", BT_ARG_STRING, &b.way_names, "host-shm,host-tcp",
+         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine; or all", NULL},
+        {"device", BT_ARG_STRING, &b.devices, "cuda:N[,cuda:M]",
+         "pools in GPUs' memory: the owner's, and the receiver's", NULL},
         {"context", BT_ARG_U32, &b.context, "TOKENS", "of a fetch", NULL},
         {"repeat", BT_ARG_U32, &b.repeat, "N", "fetches after one to warm up; the fastest and the median are told",
          NULL},
@@ -356,9 +390,12 @@ bt_bench_transfer_main(int argc, char **argv)
     bt_args_spec spec = {
         .usage = "baton bench transfer [options]",
         .about =
-            "Moves the KV blocks of one context from another process into this one, with and without their checksums, "
-            "beside plain memcpy measured in the same run. Needs memory for two contexts (8b: 4.4 GB).",
-        .example = "  baton bench transfer --shape 8b --way host-shm --json",
+            "Moves the KV blocks of one context from one process into another, with and without their checksums, "
+            "beside "
+            "plain copies measured in the same run: memcpy, or a copy between the same two GPUs. Needs memory for two "
+            "contexts (8b: 4.4 GB; of GPUs twice that).",
+        .example = "  baton bench transfer --shape 8b --way host-shm --json\n"
+                   "  baton bench transfer --device cuda:0,cuda:1",
         .args = args,
     };
     uint32_t count;
@@ -371,16 +408,15 @@ bt_bench_transfer_main(int argc, char **argv)
         fprintf(stderr, "baton bench transfer: --context from 1 to %u, --repeat from 1 to %d\n", 1u << 20, REPEAT_MAX);
         return 2;
     }
-    b.from = bt_alloc_pages(COPY_BYTES);
-    b.to = bt_alloc_pages(COPY_BYTES);
-    if (b.from == NULL || b.to == NULL) {
-        fprintf(stderr, "baton bench transfer: no memory\n");
-        return 1;
+    if (b.devices != NULL && !split_devices(&b)) {
+        fprintf(stderr, "baton bench transfer: --device: expected cuda:N or cuda:N,cuda:M, not '%s'\n", b.devices);
+        return 2;
     }
-    memset(b.from, 1, COPY_BYTES);
-    memset(b.to, 2, COPY_BYTES);
-    code = measure_all(&b);
-    bt_free_pages(b.from, COPY_BYTES);
-    bt_free_pages(b.to, COPY_BYTES);
-    return code;
+    if (b.devices == NULL && b.way_names != NULL && strstr(b.way_names, "cuda") != NULL) {
+        fprintf(stderr, "baton bench transfer: --way %s needs --device\n", b.way_names);
+        return 2;
+    }
+    b.shape_names = b.shape_names != NULL ? b.shape_names : b.devices != NULL ? "8b" : "smollm2,8b";
+    b.way_names = b.way_names != NULL ? b.way_names : b.devices != NULL ? "cuda" : "host-shm,host-tcp";
+    return measure_all(&b);
 }

@@ -35,17 +35,18 @@ static const shape shapes[] = {{"smollm2", 30, 3, 64}, {"8b", 32, 8, 128}};
 typedef struct {
     const char *name, *library, *tls;
     bt_transfer_path path;
-    bool by_engine;
+    bool gpu, by_engine;
 } way;
 
 static const way ways[] = {
-    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT, false},
-    {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false},
-    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT, false},
-    {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET, false},
-    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false},
-    {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
-    {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true},
+    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT, false, false},
+    {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false, false},
+    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT, false, false},
+    {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET, false, false},
+    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false, false},
+    {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, false},
+    {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, true},
+    {"cuda-ucx", "ucx", NULL, BT_TRANSFER_PATH_AUTO, true, false},
 };
 
 typedef struct {
@@ -80,12 +81,6 @@ static double
 gb_per_s(size_t bytes, bt_time took)
 {
     return (double)bytes / (double)(took > 0 ? took : 1);
-}
-
-static bool
-is_cuda(const way *w)
-{
-    return strcmp(w->library, "cuda") == 0;
 }
 
 static bt_err
@@ -129,7 +124,7 @@ static int
 own(const bench *b, const way *w, const bt_kv_layout *layout, uint32_t blocks, int fd)
 {
     struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.events = POLLIN}};
-    const char *device = is_cuda(w) ? b->owner_device : NULL;
+    const char *device = w->gpu ? b->owner_device : NULL;
     bt_transfer *t = NULL;
     bt_bench_pool pool;
     uint32_t peer;
@@ -205,7 +200,7 @@ report(const bench *b, const receiver *r, const shape *s, const way *w, bool che
     if (!b->json) {
         printf("%-8s %-11s %-6s checksum %-3s %7.1f MB in %7.1f ms: %6.2f GB/s, %3.0f %% of %s\n", s->name, w->name,
                bt_transfer_path_name(info.path), checksum ? "yes" : "no", (double)bytes / 1e6, (double)best / 1e6, rate,
-               100 * rate / plain, is_cuda(w) ? "a plain copy" : "memcpy");
+               100 * rate / plain, w->gpu ? "a plain copy" : "memcpy");
         return;
     }
     bt_buf_init(&buf, 1 << 14);
@@ -216,7 +211,7 @@ report(const bench *b, const receiver *r, const shape *s, const way *w, bool che
     bt_json_put_text(&out, "way", bt_str_of(w->name));
     bt_json_put_text(&out, "path", bt_str_of(bt_transfer_path_name(info.path)));
     bt_json_put_text(&out, "transport", bt_str_of(info.transport));
-    if (is_cuda(w)) {
+    if (w->gpu) {
         bt_json_put_text(&out, "owner_device", bt_str_of(b->owner_device));
         bt_json_put_text(&out, "device", bt_str_of(b->device));
     }
@@ -251,7 +246,7 @@ receive(const bench *b, receiver *r, const shape *s, const way *w, bool checksum
 {
     bt_time took[REPEAT_MAX + 1] = {0};
     bt_transfer_event event;
-    bool cuda = is_cuda(w);
+    bool cuda = w->gpu;
     bt_err err;
 
     if ((err = bt_bench_pool_open(&r->pool, cuda ? b->device : NULL, cuda ? b->owner_device : NULL, why)) != BT_OK ||
@@ -321,11 +316,11 @@ measure(const bench *b, const shape *s, const way *w, bool checksum)
         _exit(own(b, w, &r.layout, r.blocks, fds[1]));
     }
     close(fds[1]);
-    apart = is_cuda(w) ? fork() : 0;
+    apart = w->gpu ? fork() : 0;
     if (apart == 0) {
         code = receive_all(b, &r, s, w, checksum, fds[0]);
         fflush(NULL);
-        if (is_cuda(w)) {
+        if (w->gpu) {
             _exit(code);
         }
     } else {
@@ -346,7 +341,7 @@ measure_all(bench *b)
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             for (int checksum = 1; checksum >= 0; checksum--) {
                 if (listed(b->shape_names, shapes[s].name) && listed(b->way_names, ways[w].name) &&
-                    (!is_cuda(&ways[w]) || b->devices != NULL)) {
+                    (!ways[w].gpu || b->devices != NULL)) {
                     code |= measure(b, &shapes[s], &ways[w], checksum == 1);
                 }
             }
@@ -376,7 +371,7 @@ bt_bench_transfer_main(int argc, char **argv)
     const bt_arg args[] = {
         {"shape", BT_ARG_STRING, &b.shape_names, "smollm2,8b", "models whose blocks are moved; with --device 8b", NULL},
         {"way", BT_ARG_STRING, &b.way_names, "host-shm,host-tcp",
-         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine; or all", NULL},
+         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine, cuda-ucx; or all", NULL},
         {"device", BT_ARG_STRING, &b.devices, "cuda:N[,cuda:M]",
          "pools in GPUs' memory: the owner's, and the receiver's", NULL},
         {"context", BT_ARG_U32, &b.context, "TOKENS", "of a fetch", NULL},

@@ -67,6 +67,12 @@ check_options(const bt_transfer_options *o, bt_why *why)
     return BT_OK;
 }
 
+static const char *
+memory_name(int memory)
+{
+    return memory == BT_TRANSFER_HOST ? "the host's" : memory == BT_TRANSFER_CUDA ? "a GPU's" : "unknown";
+}
+
 static const bt_transport_ops *const transports[] = {
     &bt_transport_host,
     &bt_transport_cuda,
@@ -96,7 +102,7 @@ pick_transport(const bt_transport_ops **out, const bt_transfer_options *o, bt_wh
     }
     if ((found->memories & 1u << o->memory) == 0) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: '%s' serves no pool in %s memory", name,
-                       o->memory == BT_TRANSFER_CUDA ? "a GPU's" : "the host's");
+                       memory_name((int)o->memory));
     }
     *out = found;
     return BT_OK;
@@ -218,11 +224,14 @@ bt_transfer_pool(bt_transfer *t)
 
 // Peers.
 
+// In descriptions: a transport, and above it the memory.
+#define MEMORY_SHIFT 8
+
 bt_err
 bt_transfer_describe(bt_transfer *t, void *out, size_t capacity, size_t *bytes)
 {
     bt_description d = {
-        .transport = t->ops->id,
+        .transport = (uint16_t)(t->ops->id | (unsigned)t->o.memory << MEMORY_SHIFT),
         .window = (uint16_t)t->o.window,
         .blocks = t->o.blocks,
         .epoch = t->o.epoch,
@@ -239,9 +248,13 @@ check_match(const bt_transfer *t, const bt_description *d, bt_why *why)
 {
     uint64_t layout = bt_kv_layout_fingerprint(&t->o.layout);
 
-    if (d->transport != t->ops->id) {
+    if (d->transport >> MEMORY_SHIFT != (int)t->o.memory) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: the peer's pool is in %s memory, ours in %s",
+                       memory_name(d->transport >> MEMORY_SHIFT), memory_name((int)t->o.memory));
+    }
+    if ((d->transport & ((1 << MEMORY_SHIFT) - 1)) != t->ops->id) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: the peer's transport is number %u, ours '%s' is %u",
-                       d->transport, t->ops->name, t->ops->id);
+                       d->transport & ((1u << MEMORY_SHIFT) - 1), t->ops->name, t->ops->id);
     }
     if (d->layout != layout) {
         return bt_fail(why, BT_ERR_UNSUPPORTED, "transfer: the peer's KV layout is %016llx, ours %016llx",

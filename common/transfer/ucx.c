@@ -63,8 +63,8 @@ bt_ucx_err_of(ucs_status_t status)
     }
 }
 
-static bt_err
-fail(bt_why *why, bt_err err, const char *what, ucs_status_t status)
+bt_err
+bt_ucx_fail(bt_why *why, bt_err err, const char *what, ucs_status_t status)
 {
     return bt_fail(why, err, "transfer: UCX %s: %s", what, ucs_status_string(status));
 }
@@ -84,7 +84,7 @@ bt_ucx_end_piece(bt_piece *piece, bt_err err)
 uint8_t *
 bt_ucx_landing(const bt_ucx *u, const bt_piece *piece)
 {
-    return u->pool.memory + (size_t)piece->to * u->o.layout.block_bytes;
+    return u->memory + (size_t)piece->to * u->o.layout.block_bytes;
 }
 
 size_t
@@ -95,19 +95,28 @@ bt_ucx_piece_bytes(const bt_ucx *u, const bt_piece *piece)
 
 // Open and close.
 
-// What the operator has set in the environment stays.
-static void
+// What the operator has set in the environment stays. False: this UCX knows no such setting.
+static bool
 configure(ucp_config_t *config, const char *key, const char *value)
 {
     char name[64];
-    ucs_status_t status;
 
     snprintf(name, sizeof name, "UCX_%s", key);
-    if (value == NULL || getenv(name) != NULL) {
-        return;
-    }
-    if ((status = ucp_config_modify(config, key, value)) != UCS_OK) {
-        bt_log_warn("UCX", "%s=%s was not accepted: %s", name, value, ucs_status_string(status));
+    return value == NULL || getenv(name) != NULL || ucp_config_modify(config, key, value) == UCS_OK;
+}
+
+static void
+configure_all(const bt_ucx *u, ucp_config_t *config)
+{
+    // Without it shared memory is not used in PEER mode.
+    bool well = configure(config, "MM_ERROR_HANDLING", "y") && configure(config, "KEEPALIVE_INTERVAL", "1s");
+
+    // tcp's, by the name that 1.13 takes here, or by that of 1.22
+    well = (configure(config, "PUT_ENABLE", "n") || configure(config, "TCP_PUT_ENABLE", "n")) && well;
+    well = configure(config, "TLS", u->o.tls) && configure(config, "NET_DEVICES", u->o.net_devices) && well;
+    if (!well) {
+        bt_log_warn("UCX", "UCX %s did not accept all settings: transports %s, devices %s", ucp_get_version_string(),
+                    u->o.tls != NULL ? u->o.tls : "any", u->o.net_devices != NULL ? u->o.net_devices : "any");
     }
 }
 
@@ -121,18 +130,12 @@ open_context(bt_ucx *u, bt_why *why)
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
 
     if (status != UCS_OK) {
-        return fail(why, BT_ERR_DEVICE, "settings", status);
+        return bt_ucx_fail(why, BT_ERR_DEVICE, "settings", status);
     }
-    // Without it shared memory is not used in PEER mode.
-    configure(config, "MM_ERROR_HANDLING", "y");
-    configure(config, "KEEPALIVE_INTERVAL", "1s");
-    configure(config, "PUT_ENABLE", "n"); // tcp's, by the name that 1.13 takes here
-    configure(config, "TCP_PUT_ENABLE", "n");
-    configure(config, "TLS", u->o.tls);
-    configure(config, "NET_DEVICES", u->o.net_devices);
+    configure_all(u, config);
     status = ucp_init(&params, config, &u->context);
     ucp_config_release(config);
-    return status == UCS_OK ? BT_OK : fail(why, BT_ERR_DEVICE, "start", status);
+    return status == UCS_OK ? BT_OK : bt_ucx_fail(why, BT_ERR_DEVICE, "start", status);
 }
 
 // UCX registers the pool for what it reads by itself (RDMA); the direct path needs none of it.
@@ -141,16 +144,23 @@ open_pool(bt_ucx *u, size_t bytes, bt_why *why)
 {
     ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
                                    .length = bytes};
-    bt_err err = bt_shared_open(&u->pool, bytes, u->identity, why);
+    bool gpu = u->o.memory == BT_TRANSFER_CUDA;
+    bt_err err = gpu ? bt_ucx_device_open(u, bytes, why) : bt_shared_open(&u->pool, bytes, u->identity, why);
     ucs_status_t status;
 
     if (err != BT_OK) {
         return err;
     }
-    params.address = u->pool.memory;
+    if (gpu) {
+        params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+        params.memory_type = UCS_MEMORY_TYPE_CUDA;
+    } else {
+        u->memory = u->pool.memory;
+    }
+    params.address = u->memory;
     if ((status = ucp_mem_map(u->context, &params, &u->memh)) != UCS_OK ||
         (status = ucp_rkey_pack(u->context, u->memh, &u->key, &u->key_bytes)) != UCS_OK) {
-        return fail(why, BT_ERR_DEVICE, "pool", status);
+        return bt_ucx_fail(why, BT_ERR_DEVICE, "pool", status);
     }
     memcpy(u->keys, &u->pool.key, sizeof u->pool.key);
     if (u->key_bytes <= sizeof u->keys - sizeof u->pool.key) {
@@ -159,20 +169,21 @@ open_pool(bt_ucx *u, size_t bytes, bt_why *why)
     return BT_OK;
 }
 
-// One descriptor for both workers.
+// One descriptor for both workers, and for a GPU's sums.
 static void
 open_fd(bt_ucx *u)
 {
-    const ucp_worker_h workers[] = {u->mouth, u->ear};
+    int fds[3] = {-1, -1, u->copier != NULL ? bt_copier_fd(u->copier) : -1};
     struct epoll_event event = {.events = EPOLLIN};
-    int fd;
+    bool well = ucp_worker_get_efd(u->mouth, &fds[0]) == UCS_OK && ucp_worker_get_efd(u->ear, &fds[1]) == UCS_OK;
 
     u->fd = epoll_create1(EPOLL_CLOEXEC);
-    for (size_t i = 0; i < 2 && u->fd >= 0; i++) {
-        if (ucp_worker_get_efd(workers[i], &fd) != UCS_OK || epoll_ctl(u->fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-            close(u->fd);
-            u->fd = -1;
-        }
+    for (size_t i = 0; i < (u->copier != NULL ? 3 : 2) && u->fd >= 0; i++) {
+        well = well && epoll_ctl(u->fd, EPOLL_CTL_ADD, fds[i], &event) == 0;
+    }
+    if (u->fd >= 0 && !well) {
+        close(u->fd);
+        u->fd = -1;
     }
 }
 
@@ -186,9 +197,8 @@ open_workers(bt_ucx *u, bt_why *why)
     if (status != UCS_OK || (status = ucp_worker_create(u->context, &params, &u->ear)) != UCS_OK ||
         (status = ucp_worker_get_address(u->ear, &u->address, &u->address_bytes)) != UCS_OK ||
         (status = bt_ucx_listen(u)) != UCS_OK) {
-        return fail(why, BT_ERR_DEVICE, "worker", status);
+        return bt_ucx_fail(why, BT_ERR_DEVICE, "worker", status);
     }
-    open_fd(u);
     return BT_OK;
 }
 
@@ -246,8 +256,9 @@ ucx_open(bt_transport **out, const bt_transfer_options *options, size_t bytes, u
         ucx_close(&u->base);
         return err;
     }
+    open_fd(u);
     *out = &u->base;
-    *memory = u->pool.memory;
+    *memory = u->memory;
     return BT_OK;
 }
 
@@ -257,7 +268,7 @@ ucx_describe(bt_transport *transport, bt_description *out)
     bt_ucx *u = (bt_ucx *)transport;
 
     out->identity = u->identity;
-    out->base = (uintptr_t)u->pool.memory;
+    out->base = (uintptr_t)u->memory;
     out->address = (const uint8_t *)u->address;
     out->address_bytes = (uint16_t)u->address_bytes;
     out->key = u->keys;
@@ -333,7 +344,8 @@ allows_shared(const bt_ucx *u)
 static bool
 map_directly(bt_ucx *u, bt_ucx_peer *p, const bt_description *d)
 {
-    if (u->o.path == BT_TRANSFER_PATH_AM || u->o.path == BT_TRANSFER_PATH_GET || !allows_shared(u)) {
+    if (u->copier != NULL || u->o.path == BT_TRANSFER_PATH_AM || u->o.path == BT_TRANSFER_PATH_GET ||
+        !allows_shared(u)) {
         return false;
     }
     memcpy(&p->direct_key, d->key, sizeof p->direct_key);
@@ -373,7 +385,7 @@ open_endpoint(bt_ucx *u, bt_ucx_peer *p, const bt_description *d, bt_why *why)
                               .err_handler = {.cb = on_error, .arg = p}};
     ucs_status_t status = ucp_ep_create(u->mouth, &params, &p->ep);
 
-    return status == UCS_OK ? pick_path(u, p, d, why) : fail(why, BT_ERR_PEER, "endpoint", status);
+    return status == UCS_OK ? pick_path(u, p, d, why) : bt_ucx_fail(why, BT_ERR_PEER, "endpoint", status);
 }
 
 static bt_err
@@ -486,11 +498,23 @@ ucx_path(const bt_transport *transport, uint32_t slot, char *name, size_t bytes)
 // The receiver's side.
 
 static void
+got_piece(bt_piece *piece, ucs_status_t status)
+{
+    bt_ucx *u = (bt_ucx *)piece->transport;
+
+    if (u->copier == NULL || status != UCS_OK) {
+        bt_ucx_end_piece(piece, bt_ucx_err_of(status));
+    } else {
+        u->posted--;
+        piece->posted = false;
+        bt_ucx_device_sum(u, piece);
+    }
+}
+
+static void
 on_got(void *request, ucs_status_t status, void *user)
 {
-    bt_piece *piece = user;
-
-    bt_ucx_end_piece(piece, bt_ucx_err_of(status));
+    got_piece(user, status);
     ucp_request_free(request);
 }
 
@@ -507,7 +531,7 @@ get_piece(bt_ucx *u, bt_ucx_peer *p, bt_piece *piece)
     u->posted++;
     request = ucp_get_nbx(p->ep, bt_ucx_landing(u, piece), bt_ucx_piece_bytes(u, piece), address, p->rkey, &param);
     if (!UCS_PTR_IS_PTR(request)) {
-        bt_ucx_end_piece(piece, bt_ucx_err_of(UCS_PTR_RAW_STATUS(request)));
+        got_piece(piece, UCS_PTR_RAW_STATUS(request));
     }
 }
 
@@ -530,7 +554,13 @@ ucx_move(bt_transport *transport, bt_piece *piece, bt_time now)
         get_piece(u, p, piece);
         break;
     default:
-        bt_ucx_ask(u, p, piece);
+        if (u->copier == NULL) {
+            bt_ucx_ask(u, p, piece);
+        } else {
+            bt_log_warn("UCX", "epoch %016llx: none of %s reads a GPU's memory", (unsigned long long)p->epoch,
+                        p->transport);
+            bt_ucx_end_piece(piece, BT_ERR_PEER);
+        }
     }
 }
 
@@ -560,6 +590,9 @@ ucx_progress(bt_transport *transport, bt_time now)
         bt_ucx_act(u);
     }
     bt_ucx_act(u);
+    if (u->copier != NULL) {
+        bt_ucx_device_turn(u);
+    }
     tend_peers(u);
 }
 
@@ -574,7 +607,8 @@ ucx_arm(bt_transport *transport)
 {
     bt_ucx *u = (bt_ucx *)transport;
 
-    return u->fd < 0 || (ucp_worker_arm(u->mouth) == UCS_OK && ucp_worker_arm(u->ear) == UCS_OK);
+    return u->fd < 0 || ((u->copier == NULL || (u->summed == u->summing_count && bt_copier_arm(u->copier))) &&
+                         ucp_worker_arm(u->mouth) == UCS_OK && ucp_worker_arm(u->ear) == UCS_OK);
 }
 
 static void
@@ -638,6 +672,7 @@ ucx_close(bt_transport *transport)
     if (u->context != NULL) {
         ucp_cleanup(u->context);
     }
+    bt_ucx_device_close(u);
     bt_shared_close(&u->pool);
     bt_free(u->peers);
     bt_free(u->tags);
@@ -650,7 +685,7 @@ ucx_close(bt_transport *transport)
 const bt_transport_ops bt_transport_ucx = {
     .name = "ucx",
     .id = 2,
-    .memories = 1u << BT_TRANSFER_HOST,
+    .memories = 1u << BT_TRANSFER_HOST | 1u << BT_TRANSFER_CUDA,
     .open = ucx_open,
     .close = ucx_close,
     .describe = ucx_describe,

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} device=${1:-0} failed=0
 export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CUDA_VISIBLE_DEVICES=$device
-for t in test_cuda_linear test_cuda_chain test_cuda_attention test_cuda_draw test_cuda_copy; do
+for t in test_cuda_linear test_cuda_chain test_cuda_attention test_cuda_draw test_cuda_copy test_cuda_transfer; do
     code=0
     timeout 180 "bin/$t" >"$out/$t.log" 2>&1 || code=$?
     [ $code = 0 ] || failed=$((failed + 1))

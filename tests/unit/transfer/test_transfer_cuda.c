@@ -282,9 +282,11 @@ START_TEST(who_cannot_be_read_from_is_told_by_the_field_that_differs)
     fake_gpu_ways_of(gpu)->blind_to = 1;
     check_refused(BT_ERR_UNSUPPORTED, "peer access");
     fake_gpu_ways_of(gpu)->blind_to = 0;
-    described.transport = 3; // a host pool: no CUDA there
-    check_refused(BT_ERR_UNSUPPORTED, "transport");
-    described.transport = 4;
+    described.transport ^= 0x100;
+    check_refused(BT_ERR_UNSUPPORTED, "pool is in the host's memory");
+    described.transport ^= 0x107; // ucx
+    check_refused(BT_ERR_UNSUPPORTED, "transport is number");
+    described.transport ^= 0x007;
     described.key_bytes -= 8;
     check_refused(BT_ERR_INVALID, "key");
     described.key_bytes += 8;

@@ -51,8 +51,8 @@ static const way ways[] = {
 
 typedef struct {
     const char *shape_names, *way_names, *devices;
-    char owner_device[32], device[32]; // of `devices`
-    uint32_t context, repeat, prefill_rate;
+    char owner_device[32], device[32];                         // of `devices`
+    uint32_t context, repeat, prefill_rate, piece_mib, window; // the last two 0: the transfer's own
     bool json;
 } bench;
 
@@ -84,8 +84,8 @@ gb_per_s(size_t bytes, bt_time took)
 }
 
 static bt_err
-open_end(bt_transfer **out, const way *w, const bt_kv_layout *layout, uint32_t blocks, uint64_t epoch, bool checksum,
-         bt_device *device, bt_why *why)
+open_end(bt_transfer **out, const bench *b, const way *w, const bt_kv_layout *layout, uint32_t blocks, uint64_t epoch,
+         bool checksum, bt_device *device, bt_why *why)
 {
     bt_transfer_options o = {.transport = w->library,
                              .epoch = epoch,
@@ -97,6 +97,8 @@ open_end(bt_transfer **out, const way *w, const bt_kv_layout *layout, uint32_t b
                              .peers_max = 1,
                              .fetches_max = 1,
                              .fetch_blocks_max = blocks,
+                             .window = b->window,
+                             .piece_bytes = (size_t)b->piece_mib << 20,
                              .no_checksum = !checksum,
                              .tls = w->tls,
                              .path = w->path};
@@ -131,7 +133,7 @@ own(const bench *b, const way *w, const bt_kv_layout *layout, uint32_t blocks, i
     bt_why why = {{0}};
 
     if (bt_bench_pool_open(&pool, device, device, &why) != BT_OK ||
-        open_end(&t, w, layout, blocks, OWNER_EPOCH, true, pool.device, &why) != BT_OK ||
+        open_end(&t, b, w, layout, blocks, OWNER_EPOCH, true, pool.device, &why) != BT_OK ||
         bt_bench_pool_fill(&pool, layout, bt_transfer_pool(t), blocks, OWNER_EPOCH, GENERATION, &why) != BT_OK ||
         meet(t, fd, &peer, &why) != BT_OK) {
         fprintf(stderr, "baton bench transfer: the owner: %s\n", why.text);
@@ -250,7 +252,7 @@ receive(const bench *b, receiver *r, const shape *s, const way *w, bool checksum
     bt_err err;
 
     if ((err = bt_bench_pool_open(&r->pool, cuda ? b->device : NULL, cuda ? b->owner_device : NULL, why)) != BT_OK ||
-        (err = open_end(&r->transfer, w, &r->layout, r->blocks, 2, checksum, r->pool.device, why)) != BT_OK ||
+        (err = open_end(&r->transfer, b, w, &r->layout, r->blocks, 2, checksum, r->pool.device, why)) != BT_OK ||
         (err = meet(r->transfer, fd, &r->peer, why)) != BT_OK ||
         (err = bt_transfer_prove(r->transfer, r->peer, bt_time_now() + PATIENCE, 2)) != BT_OK ||
         (err = await(r, &event, why)) != BT_OK) {
@@ -377,6 +379,8 @@ bt_bench_transfer_main(int argc, char **argv)
         {"context", BT_ARG_U32, &b.context, "TOKENS", "of a fetch", NULL},
         {"repeat", BT_ARG_U32, &b.repeat, "N", "fetches after one to warm up; the fastest and the median are told",
          NULL},
+        {"piece", BT_ARG_U32, &b.piece_mib, "MIB", "longest operation [16, of GPUs 64]", NULL},
+        {"window", BT_ARG_U32, &b.window, "N", "operations in flight [4]", NULL},
         {"prefill-rate", BT_ARG_U32, &b.prefill_rate, "TOKENS/S",
          "of a prefill node: tells the transfer's share of TTFT", NULL},
         {"json", BT_ARG_FLAG, &b.json, NULL, "one JSON line a measurement on stdout", NULL},

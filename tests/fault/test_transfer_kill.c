@@ -110,6 +110,7 @@ open_device(int kind)
         return;
     }
     device = fake_gpu_open(1);
+    fake_gpu_ways_of(device)->asks_a_batch = 2;
 #endif
     REQUIRE(bt_copier_open(&copier, device, &options, &why) == BT_OK, "%s", getpid(), why.text);
 }
@@ -189,9 +190,9 @@ hear(bt_transfer *t, int fd, uint32_t *peer)
 }
 
 static void
-await(bt_err begun, uint64_t ticket)
+await(bt_err begun, const uint64_t *ticket)
 {
-    REQUIRE(begun == BT_OK && bt_copier_wait(copier, ticket, bt_time_now() + PATIENCE) == BT_OK, "copier", getpid());
+    REQUIRE(begun == BT_OK && bt_copier_wait(copier, *ticket, bt_time_now() + PATIENCE) == BT_OK, "copier", getpid());
 }
 
 static void
@@ -214,10 +215,10 @@ rewrite_on_device(bt_transfer *t, uint64_t epoch, uint32_t b, uint64_t generatio
 
     words = words != NULL ? words : malloc(layout.block_bytes);
     write_words(words, epoch, b, generation);
-    await(bt_copier_clear(copier, &layout, pool, &b, 1, &ticket), ticket);
+    await(bt_copier_clear(copier, &layout, pool, &b, 1, &ticket), &ticket);
     REQUIRE(bt_device_write(device, pool + b * layout.block_bytes, words, layout.trailer_offset) == BT_OK, "write",
             getpid());
-    await(bt_copier_stamp(copier, &layout, pool, epoch, &stamping, 1, &ticket), ticket);
+    await(bt_copier_stamp(copier, &layout, pool, epoch, &stamping, 1, &ticket), &ticket);
 }
 
 static void

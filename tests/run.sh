@@ -55,7 +55,7 @@ cuda() {
     command -v nvcc >/dev/null || { echo "no nvcc here"; return 77; }
     cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=ERROR -DBT_CUDA=ON -DBT_CUDA_ARCHITECTURES=90a-real -DBT_WERROR=ON \
         ${LAUNCHER:+-DCMAKE_C_COMPILER_LAUNCHER=$LAUNCHER} >/dev/null &&
-        cmake --build build/cuda --target baton bench_cuda test_cuda_linear test_cuda_attention test_cuda_draw
+        cmake --build build/cuda --target baton bench_cuda tests_gpu
 }
 
 echo "installing what is missing …"

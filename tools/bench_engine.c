@@ -69,6 +69,25 @@ largest(const list *l)
     return most;
 }
 
+// A GPU is measured before the engine takes its memory.
+static void
+measure_gpu(bench *b)
+{
+    bt_probe_gpu_limits limits;
+    bt_why why;
+
+    if (b->no_limits || b->args.options.device.kind == BT_DEVICE_CPU) {
+        return;
+    }
+    if (bt_probe_gpu(&limits, &b->args.options.device, &why) != BT_OK) {
+        bt_log_warn("BENCH-LIMITS", "not measured: %s", why.text);
+        return;
+    }
+    b->read_gb_s = limits.read_gb_s;
+    b->int8_tops = limits.int8_tops;
+    bt_log_info("BENCH-LIMITS", "%s: read %.0f GB/s, int8 product %.0f TOPS", limits.name, b->read_gb_s, b->int8_tops);
+}
+
 static bt_err
 lend_pool(void *self, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory, bt_why *why)
 {
@@ -104,6 +123,7 @@ open_all(bench *b, const char *path, bt_why *why)
         o->kv_pool_arg = b;
         o->kv_apart = o->kv_out = true;
     }
+    measure_gpu(b);
     if ((err = bt_engine_open(&b->engine, o, why)) != BT_OK) {
         return err;
     }
@@ -123,14 +143,14 @@ open_all(bench *b, const char *path, bt_why *why)
     return BT_OK;
 }
 
-// What the machine can do, before the engine is measured: its memory was touched by then, so both see the same machine.
+// What the CPU can do, before the engine is measured: its memory was touched by then, so both see the same machine.
 static void
 measure_limits(bench *b)
 {
 #if defined(__x86_64__)
     bt_probe_region region = {.bytes = PROBE_BYTES};
 
-    if (b->no_limits || !__builtin_cpu_supports("avx512vnni")) {
+    if (b->no_limits || !bt_device_is_host(bt_engine_device(b->engine)) || !__builtin_cpu_supports("avx512vnni")) {
         return;
     }
     region.memory = bt_alloc_pages(region.bytes);
@@ -168,17 +188,29 @@ step(bench *b, uint32_t count)
     return bt_engine_step(b->engine, b->items, count, &(bt_step_result){.drawn = b->drawn});
 }
 
-// Runs positions [from, to) of one sequence through the model.
+// Runs positions [from, to) of the first `batch` sequences through the model: steps are full, and hold the end of one prompt and the
+// beginnings of others where these are shorter than a step.
 static bt_err
-prefill(bench *b, uint32_t sequence, uint32_t from, uint32_t to)
+prefill(bench *b, uint32_t batch, uint32_t from, uint32_t to)
 {
+    uint32_t sequence = 0, at = from, items = 0, left = b->chunk;
     bt_err err = BT_OK;
 
-    for (uint32_t at = from; at < to && err == BT_OK; at += b->chunk) {
-        uint32_t count = to - at < b->chunk ? to - at : b->chunk;
+    while (sequence < batch && from < to && err == BT_OK) {
+        uint32_t count = to - at < left ? to - at : left;
 
-        b->items[0] = item_of(b, sequence, at, count, at + count == to);
-        err = step(b, 1);
+        b->items[items++] = item_of(b, sequence, at, count, at + count == to);
+        at += count;
+        left -= count;
+        if (at == to) {
+            sequence++;
+            at = from;
+        }
+        if (left == 0 || sequence == batch) {
+            err = step(b, items);
+            items = 0;
+            left = b->chunk;
+        }
     }
     return err;
 }
@@ -211,13 +243,9 @@ fill_depth(bench *b, uint32_t batch, uint32_t depth)
     uint32_t block_tokens = bt_engine_kv_layout(b->engine)->block_tokens;
     uint32_t blocks = (depth + block_tokens - 1) / block_tokens;
     uint8_t *pool = bt_engine_kv_pool(b->engine);
-    bt_err err = prefill(b, 0, 0, depth);
+    bt_err err = prefill(b, b->lend ? batch : 1, 0, depth); // a lent pool that we see is not the one that is read
 
-    for (uint32_t s = 1; s < batch && err == BT_OK && blocks != 0; s++) {
-        if (b->lend) { // the pool that we see is not the one that is read
-            err = prefill(b, s, 0, depth);
-            continue;
-        }
+    for (uint32_t s = 1; s < batch && err == BT_OK && blocks != 0 && !b->lend; s++) {
         err = copy_blocks(bt_engine_device(b->engine), pool + (size_t)s * b->blocks_each * block_bytes, pool,
                           blocks * block_bytes);
     }
@@ -352,12 +380,7 @@ measure(bench *b, const char *test, uint32_t batch, uint32_t depth)
             memset(&b->times, 0, sizeof b->times);
             bt_engine_measure(b->engine, b->ops ? &b->times : NULL);
         }
-        if (decoding) {
-            err = decode(b, batch, depth);
-        }
-        for (uint32_t s = 0; !decoding && s < batch && err == BT_OK; s++) {
-            err = prefill(b, s, depth, depth + b->pp);
-        }
+        err = decoding ? decode(b, batch, depth) : prefill(b, batch, depth, depth + b->pp);
         spent += run > 0 ? bt_time_now() - began : 0;
     }
     bt_engine_measure(b->engine, NULL);
@@ -418,7 +441,9 @@ parse(bench *b, int argc, char **argv, const char **path, bt_why *why)
     bt_args_spec spec = {
         .usage = "baton bench engine MODEL [options]",
         .about = "Measures prefill (pp) and decode (tg) of a model in this process. Decode is compared with the memory "
-                 "read rate of this machine, prefill with its dot-product peak, both measured in the same run.",
+                 "read rate of this machine (or of the GPU), prefill with its dot-product peak (with a large cuBLASLt "
+                 "product), both measured in the same run. Prompts of a batch are packed into steps of "
+                 "engine.chunk_tokens.",
         .example = "  baton bench engine smollm2.gguf --pp 512 --tg 128 --batch 1,8 --depth 0,4096 --json",
         .args = args,
         .more = b->args.table,

@@ -2,6 +2,8 @@
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
 #include "kernels/cuda/cuda.cuh"
 
+#include "kernels/bench/probe.h"
+
 #include "common/base/rng.h"
 
 #include <algorithm>
@@ -54,37 +56,6 @@ seconds_of(void (*queue)(void *arg), void *arg, int count)
     return times[REPLAYS / 2] * 1e-3 / count;
 }
 
-// ---- the device itself ----
-
-static __global__ void
-read_kernel(const uint4 *from, size_t count, uint32_t *out)
-{
-    uint32_t sum = 0;
-
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        uint4 v = from[i];
-
-        sum += v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (sum == 12345) {
-        *out = sum;
-    }
-}
-
-typedef struct {
-    uint8_t *memory;
-    size_t bytes;
-} area;
-
-static void
-queue_read(void *arg)
-{
-    area *a = (area *)arg;
-
-    read_kernel<<<(unsigned)cuda->sms * 16, 512, 0, cuda->stream>>>((const uint4 *)a->memory, a->bytes / 16,
-                                                                    (uint32_t *)a->memory);
-}
-
 // Numbers of no kind in particular, so that nothing is zero.
 static __global__ void
 fill_kernel(uint32_t *to, size_t count, uint32_t seed, uint32_t mask, uint32_t base)
@@ -103,42 +74,17 @@ fill(void *to, size_t bytes, uint32_t seed, uint32_t mask, uint32_t base)
     fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)to, bytes / 4, seed, mask, base);
 }
 
-typedef struct {
-    int8_t *w, *x;
-    int32_t *y;
-    uint32_t rows, cols, tokens;
-} product;
-
 static void
-queue_product(void *arg)
+measure_device(const bt_device_options *options)
 {
-    product *p = (product *)arg;
+    bt_probe_gpu_limits limits;
+    bt_why why;
 
-    bt_cublas_shape shape;
-
-    shape.rows = p->rows, shape.cols = p->cols, shape.tokens = p->tokens;
-    shape.codes_stride = p->cols, shape.a8_stride = p->cols, shape.out_stride = p->rows;
-    must(bt_cublas_s8(cuda->cublas, cuda, &shape, p->w, p->x, p->y) == BT_OK, "cuBLASLt");
-}
-
-static void
-measure_device(void)
-{
-    area a = {NULL, (size_t)4 << 30};
-    product p = {NULL, NULL, NULL, 8192, 8192, 8192};
-
-    a.memory = (uint8_t *)bt_device_alloc(device, a.bytes);
-    must(a.memory != NULL, "memory");
-    fill(a.memory, a.bytes, 1, ~0u, 0);
-    hbm_gb = (double)a.bytes / seconds_of(queue_read, &a, 1) * 1e-9;
+    must(bt_probe_gpu(&limits, options, &why) == BT_OK, why.text);
+    hbm_gb = limits.read_gb_s, int8_tops = limits.int8_tops;
+    printf("{\"device\":\"%s\"}\n", limits.name);
     printf("{\"test\":\"hbm_read\",\"gb_per_s\":%.0f}\n", hbm_gb);
-    if (cuda->cublas != NULL) {
-        p.w = (int8_t *)a.memory, p.x = p.w + (64 << 20);
-        p.y = (int32_t *)(p.x + (64 << 20));
-        int8_tops = 2.0 * 8192 * 8192 * 8192 / seconds_of(queue_product, &p, 1) * 1e-12;
-        printf("{\"test\":\"int8_product_8192\",\"tops\":%.0f}\n", int8_tops);
-    }
-    bt_device_free(device, a.memory, a.bytes);
+    printf("{\"test\":\"int8_product_8192\",\"tops\":%.0f}\n", int8_tops);
 }
 
 // ---- linear ----
@@ -481,16 +427,15 @@ main(int argc, char **argv)
     options.index = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
     limits.tokens = 8192, limits.cols = 14336, limits.rows = 28672, limits.heads = 32, limits.kv_heads = 8;
     limits.head_dim = 128, limits.context = 65536, limits.block_tokens = 32, limits.sequences = 256;
+    measure_device(&options);
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
     cuda = bt_cuda_of(device);
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
-    printf("{\"device\":\"%s\"}\n", bt_device_isa(device));
     if (argc > 2 && strcmp(argv[2], "chain") == 0) {
         bench_chains(w8);
         bt_device_close(device);
         return 0;
     }
-    measure_device();
     bench_linear("q4", q4, 8192, 8192, few, 7);
     bench_linear("q4", q4, 28672, 4096, few, 6);
     bench_linear("q4", q4, 4096, 14336, few, 6);

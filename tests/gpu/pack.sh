@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# pack.sh BUILD OUT [MODEL…]: packs what tests/gpu/run.sh runs, with its libraries, for a GPU machine that can install nothing. BUILD is a
-# build with -DBT_CUDA=ON; BUNDLE names ../shared/gpu/bundle.sh where that lies elsewhere.
+# pack.sh BUILD OUT [MODEL…]: packs what tests/gpu/run.sh runs into the folder OUT and into OUT.tgz, for a GPU machine that can install
+# nothing: programs, their libraries, tiny models, golden prompts, and MODELs (small ones: models.sh carries large ones). BUILD is a build
+# with -DBT_CUDA=ON; BUNDLE names ../shared/gpu/bundle.sh where that lies elsewhere, BATON_DATA the outside data.
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,3p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,4p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd) build=$1 out=$2
+shared=/nowhere
+for s in shared ../shared ../../shared; do [ ! -d "$here/../../$s" ] || shared=$here/../../$s; done
+data=${BATON_DATA:-$shared/data}
 shift 2
-rm -rf "$out"
-bash "${BUNDLE:-$here/../../../shared/gpu/bundle.sh}" "$out" "$build/baton" "$build/bench_cuda" "$build"/tests/gpu/test_cuda_*[a-z]
+rm -rf "$out" "$out.tgz"
+bash "${BUNDLE:-$shared/gpu/bundle.sh}" "$out" "$build/baton" "$build/bench_cuda" "$build/tests/gpu/gpu_hold" "$build"/tests/gpu/test_cuda_*[a-z]
 strip "$out"/bin/*
-mkdir -p "$out/models"
-for m in "$@"; do cp -rL "$m" "$out/models/"; done
-cp "$here/run.sh" "$out/"
-du -sh "$out"
+mkdir -p "$out/models" "$out/data"
+for m in "$here/../data/tiny-q8_0.gguf" "$@"; do cp -rL "$m" "$out/models/"; done
+(cd "$data" && tar -cf - --exclude='hidden.*' --exclude='logits.*' --exclude='*.py' --exclude='*.tsv' --exclude='tokens*' --exclude='*moe*' \
+    --exclude='mixtral*' golden models/stories260K/gguf corpora/wikitext-2-raw/wiki.test.raw.gz) | tar -C "$out/data" -xf -
+cp "$here"/{run,real,sanitize,models}.sh "$out/"
+tar -C "$(dirname "$out")" -czf "$out.tgz" "$(basename "$out")"
+du -shc "$out" "$out.tgz" | head -2

@@ -1,27 +1,113 @@
 #!/usr/bin/env bash
-# run.sh [DEVICE]: all GPU tests and benches from a carried bundle (README.md says how it is made). Builds nothing. Results go to
-# $OUT, or to the bundle's folder.
+# run.sh [PART…]: all GPU tests and benches from a carried bundle (README.md says how it is made), in under eight minutes. Builds nothing.
+# Parts: tests errors models kernels engine (default: all). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
 set -uo pipefail
 cd "$(dirname "$0")"
-out=${OUT:-.} device=${1:-0} failed=0
-export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CUDA_VISIBLE_DEVICES=$device
-for t in test_cuda_linear test_cuda_chain test_cuda_attention test_cuda_draw test_cuda_copy test_cuda_transfer; do
-    code=0
-    timeout 180 "bin/$t" >"$out/$t.log" 2>&1 || code=$?
-    [ $code = 0 ] || failed=$((failed + 1))
-    echo "$t: exit code $code; $(grep -E '^[0-9]+%' "$out/$t.log")"
-    grep -E ':F:|:E:' "$out/$t.log" | head -20
-done
-for m in models/*; do # greedy answers of whatever models were packed, on the GPU and on the CPU
-    [ -e "$m" ] || continue
-    for d in cpu cuda:0; do
-        timeout 120 bin/baton run "$m" --device $d --quiet --prompt 'Once upon a time' --max-tokens 64 --temperature 0 --json 2>"$out/$(basename "$m")-${d%:*}.err" |
-            python3 -c 'import json, sys; print(json.load(sys.stdin)["ids"])' >"$out/$(basename "$m")-${d%:*}.ids"
+out=${OUT:-.} failed=0 table=""
+export BATON_DATA=$PWD/data LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+# line NAME CODE SECONDS WHAT: one line of the table. 77 is a test that cannot run here.
+line() {
+    local word=ok
+    [ "$2" = 77 ] && word=skipped
+    [ "$2" = 0 ] || [ "$2" = 77 ] || { word=FAILED failed=$((failed + 1)); }
+    table+=$(printf '%-8s %-34s %4s s  %s' $word "$1" "$3" "$4")$'\n'
+}
+
+tests() {
+    local t code begin
+    for t in $(cd bin && ls -d test_cuda_*); do
+        [ "$t" != test_cuda_real ] || continue # real.sh's
+        code=0 begin=$SECONDS
+        timeout 120 "bin/$t" >"$out/$t.log" 2>&1 || code=$?
+        grep -E ':F:|:E:' "$out/$t.log" | head -20
+        line "$t" $code $((SECONDS - begin)) "$(grep -E '^[0-9]+%' "$out/$t.log" | tail -1)"
     done
-    if [ -s "$out/$(basename "$m")-cpu.ids" ] && cmp -s "$out/$(basename "$m")"-{cpu,cuda}.ids; then echo "$m: the same 64 ids on both"; else
-        echo "$m: the ids differ or are missing"; failed=$((failed + 1)); fi
+}
+
+# refused NAME WORDS COMMAND…: exit code 2, and a last line with these words.
+refused() {
+    local name=$1 words=$2 code=0 begin=$SECONDS said
+    shift 2
+    said=$("$@" 2>&1 </dev/null) || code=$?
+    case $code:${said##*$'\n'} in
+    2:*"$words"*) line "$name" 0 $((SECONDS - begin)) "${said##*$'\n'}" ;;
+    *) line "$name" 1 $((SECONDS - begin)) "exit code $code: ${said##*$'\n'}" ;;
+    esac
+}
+
+errors() {
+    local tiny=models/tiny-q8_0.gguf run pid
+    run=(bin/baton run $tiny --prompt x --max-tokens 1 --quiet)
+    refused "an index too high" "this machine has cuda:0" "${run[@]}" --device cuda:63
+    CUDA_VISIBLE_DEVICES="" refused "no device" "no CUDA device here" "${run[@]}" --device cuda:0
+    refused "more blocks than memory" "the KV cache does not fit in memory of cuda:0: weights" "${run[@]}" --device cuda:0 --set kv.blocks=400000000
+    beside 100 "device cuda:0: cannot be opened" "${run[@]}" --device cuda:0
+    beside 1500 "the KV cache does not fit in memory of cuda:0: weights" "${run[@]}" --device cuda:0 --kv f32 --set kv.blocks=90000
+}
+
+# beside MIB WORDS COMMAND…: the command is refused while another process leaves so little of the GPU.
+beside() {
+    local left=$1 hold_PID
+    shift
+    coproc hold { exec bin/gpu_hold "-$left"; }
+    if read -r -t 60 _ <&"${hold[0]}"; then
+        refused "others leave $left MiB" "$@"
+    else
+        line "others leave $left MiB" 1 0 "gpu_hold took nothing"
+    fi
+    kill "$hold_PID" 2>/dev/null
+    wait "$hold_PID" 2>/dev/null
+    return 0
+}
+
+models() { # greedy answers of whatever models were packed, on the GPU and on the CPU
+    local m d name code begin
+    for m in models/*; do
+        name=$(basename "$m") code=0 begin=$SECONDS
+        for d in cpu cuda:0; do
+            timeout 120 bin/baton run "$m" --device $d --quiet --prompt 'Once upon a time' --max-tokens 64 --temperature 0 --ignore-eos --json 2>"$out/$name-${d%:*}.err" |
+                python3 -c 'import json, sys; print(json.load(sys.stdin)["ids"])' >"$out/$name-${d%:*}.ids"
+        done
+        [ -s "$out/$name-cpu.ids" ] && cmp -s "$out/$name"-{cpu,cuda}.ids || code=1
+        line "$name: 64 ids of GPU and CPU" $code $((SECONDS - begin)) ""
+    done
+}
+
+kernels() {
+    local code=0 begin=$SECONDS
+    timeout 150 bin/bench_cuda >"$out/bench_cuda.jsonl" 2>&1 || code=$?
+    cat "$out/bench_cuda.jsonl"
+    line bench_cuda $code $((SECONDS - begin)) "$(wc -l <"$out/bench_cuda.jsonl") points"
+}
+
+# The 8B shape: prefill of w8, decode of q4, weights made without their search (speed is the same, loading is quicker).
+engine() {
+    local model=/tmp/baton-llama-8b.gguf begin=$SECONDS common code=0
+    common=(--device cuda:0 --set weights.search=off --repeat 1 --json)
+    bin/baton synth llama-8b $model --type q8_0 >"$out/synth.log" 2>&1 || { line "synth llama-8b" 1 $((SECONDS - begin)) ""; return; }
+    timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 4 \
+        >"$out/engine-w8.jsonl" 2>"$out/engine-w8.log" || code=$?
+    line "8B w8, prefill" $code $((SECONDS - begin)) "$(figures "$out/engine-w8.jsonl")"
+    code=0 begin=$SECONDS
+    timeout 120 bin/baton bench engine $model --weights q4 "${common[@]}" --set engine.chunk_tokens=2048 --pp 0 --tg 64 --batch 1,32,128 --depth 2048 \
+        >"$out/engine-q4.jsonl" 2>"$out/engine-q4.log" || code=$?
+    line "8B q4, decode at 2k" $code $((SECONDS - begin)) "$(figures "$out/engine-q4.jsonl")"
+    rm -f $model
+}
+
+figures() { # batch and tok/s of each line, share of the limit
+    python3 -c 'import json, sys
+print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_per_s"], 100 * p["of_limit"]) for p in map(json.loads, open(sys.argv[1]))))' "$1"
+}
+
+[ $# -gt 0 ] || set -- tests errors models kernels engine
+for part in "$@"; do
+    case $part in
+    tests | errors | models | kernels | engine) $part ;;
+    *) echo "run.sh: no such part: $part"; exit 2 ;;
+    esac
 done
-timeout 240 bin/bench_cuda >"$out/bench_cuda.jsonl" 2>&1 || failed=$((failed + 1))
-cat "$out/bench_cuda.jsonl"
-echo "$failed failed"
+printf '%s' "$table"
+echo "$failed failed, $SECONDS s"
 [ $failed = 0 ]

@@ -192,8 +192,9 @@ compare_logits(const char *path, bt_load_weights weights, bt_kv_format kv)
         while (at < (size_t)IDS * vocab && memcmp(&found[at], &expected[at], sizeof *found) == 0) {
             at++;
         }
-        ck_assert_msg(at == (size_t)IDS * vocab, "%s, weights %d, cache %d, chunk %u: logit %zu of position %zu is %a, the CPU's %a",
-                      path, (int)weights, (int)kv, chunks[c], at % vocab, at / vocab, (double)found[at],
+        ck_assert_msg(at == (size_t)IDS * vocab,
+                      "%s, weights %d, cache %d, chunk %u: logit %zu of position %zu is %a, the CPU's %a", path,
+                      (int)weights, (int)kv, chunks[c], at % vocab, at / vocab, (double)found[at],
                       (double)expected[at]);
         free(found);
     }
@@ -251,8 +252,8 @@ END_TEST
 START_TEST(an_engine_takes_the_memory_that_was_planned)
 {
     static scene s;
-    static const bt_play_options ways[] = {{1, 512, false}, {3, 512, false}, {7, 64, true}, {16, 512, true},
-                                           {33, 80, false}, {64, 512, true}};
+    static const bt_play_options ways[] = {{1, 512, false}, {3, 512, false}, {7, 64, true},
+                                           {16, 512, true}, {33, 80, false}, {64, 512, true}};
     bt_engine_options options = {
         .model = {.path = write_tiny(BT_TINY_Q8_0), .equalise = true},
         .max_sequences = REQUESTS,
@@ -275,9 +276,10 @@ START_TEST(an_engine_takes_the_memory_that_was_planned)
         bt_play(engine, s.requests, s.count, &ways[w]);
     }
     played = bt_device_available(device);
-    printf("planned %.1f MiB, of it %.1f MiB for graphs, to spare %.1f MiB; open took %.1f MiB, requests then %.1f MiB\n",
-           (double)engine->plan.total / MIB, (double)engine->plan.graphs / MIB, (double)engine->plan.spare / MIB,
-           (double)(before - opened) / MIB, ((double)opened - (double)played) / MIB);
+    printf(
+        "planned %.1f MiB, of it %.1f MiB for graphs, to spare %.1f MiB; open took %.1f MiB, requests then %.1f MiB\n",
+        (double)engine->plan.total / MIB, (double)engine->plan.graphs / MIB, (double)engine->plan.spare / MIB,
+        (double)(before - opened) / MIB, ((double)opened - (double)played) / MIB);
     ck_assert_uint_le(before - played, engine->plan.total + engine->plan.spare);
     ck_assert_uint_ge(before - opened, engine->plan.kv + engine->plan.weights);
     bt_engine_close(engine);
@@ -311,7 +313,7 @@ int
 main(void)
 {
     Suite *suite = suite_create("cuda_engine");
-    TCase *tests = tcase_create("engine");
+    TCase *tests = tcase_create("engine"), *memory = tcase_create("memory"); // the second wants the GPU for itself
     bt_device *device;
     bt_why why;
 
@@ -322,10 +324,12 @@ main(void)
     }
     bt_device_close(device);
     setenv("CK_FORK", "no", 1); // a context does not survive a fork
-    tcase_add_loop_test(tests, streams_are_the_cpus_however_they_run, 0, 2 * (int)(sizeof tiny_models / sizeof *tiny_models));
+    tcase_add_loop_test(tests, streams_are_the_cpus_however_they_run, 0,
+                        2 * (int)(sizeof tiny_models / sizeof *tiny_models));
     tcase_add_loop_test(tests, logits_of_every_architecture_and_format_are_the_cpus, 0, FILES);
-    tcase_add_test(tests, an_engine_takes_the_memory_that_was_planned);
-    tcase_add_test(tests, what_does_not_fit_is_one_line_with_figures);
+    tcase_add_test(memory, an_engine_takes_the_memory_that_was_planned);
+    tcase_add_test(memory, what_does_not_fit_is_one_line_with_figures);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, memory);
     return bt_test_run(suite);
 }

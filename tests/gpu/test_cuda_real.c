@@ -91,8 +91,8 @@ answer_on(bt_device_kind kind, bt_engine_options options, const bt_play_options 
         bt_play(engine, requests, prompt_count, &ways[w]);
         for (uint32_t i = 0; i < prompt_count && kind != BT_DEVICE_CPU; i++) {
             ck_assert_msg(memcmp(prompts[i].cpu, prompts[i].gpu, sizeof prompts[i].cpu) == 0,
-                          "batch %u, chunk %u: prompt %u has other tokens than on the CPU", ways[w].batch, ways[w].chunk,
-                          i);
+                          "batch %u, chunk %u: prompt %u has other tokens than on the CPU", ways[w].batch,
+                          ways[w].chunk, i);
         }
     }
     bt_engine_close(engine);
@@ -113,7 +113,8 @@ say(const char *file, const char *weights, bt_time spent)
         to_end += same == p->golden_count;
         to_tie += same >= p->near_tie;
     }
-    printf("%s, %s: %u prompts of %u tokens' answers equal on GPU and CPU, no near-tie apart (%.1f s). Against f32 of other "
+    printf("%s, %s: %u prompts of %u tokens' answers equal on GPU and CPU, no near-tie apart (%.1f s). Against f32 of "
+           "other "
            "software: %u equal to their end, %u to their first near-tie\n",
            file, weights, prompt_count, ANSWER, (double)spent / (double)BT_SECOND, to_end, to_tie);
 }

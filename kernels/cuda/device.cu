@@ -603,7 +603,7 @@ static const bt_device_class cuda_class = {
 };
 
 // A step's graph, measured (kernels/README.md): so many bytes of the device a kernel, and the operations of a step.
-#define GRAPH_NODE_BYTES 1024u
+#define GRAPH_NODE_BYTES 1536u
 #define GRAPH_NODES_LAYER 16u
 #define GRAPH_NODES_STEP 16u
 

@@ -64,6 +64,27 @@ free_plane(bt_plane *plane)
     bt_free(plane);
 }
 
+// One after the other, each behind its length.
+static bt_err
+describe(bt_plane *plane)
+{
+    for (uint32_t i = 0; i < plane->lane_count; i++) {
+        uint8_t *part = plane->description + plane->description_bytes;
+        size_t room = sizeof plane->description - plane->description_bytes, bytes;
+        bt_err err = room < BT_PLANE_PART_HEAD
+                         ? BT_ERR_TOO_LONG
+                         : bt_transfer_describe(plane->lanes[i].transfer, part + BT_PLANE_PART_HEAD,
+                                                room - BT_PLANE_PART_HEAD, &bytes);
+
+        if (err != BT_OK)
+            return err;
+        part[0] = (uint8_t)bytes;
+        part[1] = (uint8_t)(bytes >> 8);
+        plane->description_bytes += BT_PLANE_PART_HEAD + bytes;
+    }
+    return BT_OK;
+}
+
 bt_err
 bt_plane_open(bt_plane **out, bt_transfer *transfer, const bt_plane_options *options, bt_why *why)
 {
@@ -79,13 +100,14 @@ bt_plane_open(bt_plane **out, bt_transfer *transfer, const bt_plane_options *opt
     if (plane == NULL)
         return bt_fail(why, BT_ERR_NO_MEMORY, "data plane: no memory");
     plane->options = *options;
-    plane->transfer = transfer;
+    plane->lanes[0] = (bt_plane_lane){.transfer = transfer, .stage = options->stage};
+    plane->lanes[1] = (bt_plane_lane){.transfer = options->second, .stage = options->second_stage};
+    plane->lane_count = options->second != NULL ? 2 : 1;
     pthread_mutex_init(&plane->lock, NULL);
     if ((err = open_slots(plane)) != BT_OK || (err = open_queues(plane)) != BT_OK) {
         bt_fail(why, err, "data plane: no memory for %u peers and %u fetches", options->peers_max,
                 options->fetches_max);
-    } else if ((err = bt_transfer_describe(transfer, plane->description, sizeof plane->description,
-                                           &plane->description_bytes)) != BT_OK) {
+    } else if ((err = describe(plane)) != BT_OK) {
         bt_fail(why, err, "data plane: the transfer cannot be described");
     } else {
         err = bt_plane_thread_begin(plane, why);
@@ -111,7 +133,8 @@ bt_plane_close(bt_plane *plane)
     if (plane == NULL)
         return;
     bt_plane_thread_end(plane);
-    bt_transfer_close(plane->transfer);
+    for (uint32_t i = 0; i < plane->lane_count; i++)
+        bt_transfer_close(plane->lanes[i].transfer);
     free_plane(plane);
 }
 

@@ -39,6 +39,10 @@ typedef struct {
     uint32_t fetches_max;      // asked and not yet taken as FETCHED; not 0
     uint32_t fetch_blocks_max; // of one fetch; not 0
     bt_plane_stage stage;      // begin NULL = blocks are used where they land
+    // A second pool with the same blocks, for peers that the first cannot be reached by or reach (a GPU's is the first, and this the host's).
+    // A peer that is asked to prove itself is fetched from by the first of ours for which it has one; others may fetch from both.
+    bt_transfer *second; // NULL = none; is taken over and closed with the first
+    bt_plane_stage second_stage;
 } bt_plane_options;
 
 // Sets in the options of a transfer what a plane needs that is opened with these: connections that are being ended beside new ones, proofs
@@ -54,7 +58,8 @@ void bt_plane_stop(bt_plane *plane);
 // progress end without events. NULL is fine.
 void bt_plane_close(bt_plane *plane);
 
-// What peers need to know to fetch from here, for the DESCRIPTION message; good until close.
+// What peers need to know to fetch from here, for the DESCRIPTION message: of each pool the length, two bytes, least first, and its
+// bt_transfer_describe. Good until close.
 const uint8_t *bt_plane_description(const bt_plane *plane, uint32_t *bytes);
 
 // Makes the program `epoch`, who wrote the description, the peer's connection; an older one is ended first, as by disconnect. The bytes

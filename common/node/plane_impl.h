@@ -11,6 +11,8 @@
 #include <pthread.h>
 
 #define BT_PLANE_NONE UINT32_MAX
+#define BT_PLANE_LANES 2u
+#define BT_PLANE_PART_HEAD 2u          // bytes before each lane's part of a description: its length
 #define BT_PLANE_EVENTS_A_CONNECTION 4 // CONNECTED, PROVED, LOST, GONE
 // CONNECT, DISCONNECT; FETCH, CANCEL; and the second of these of the tenant before, when the thread ended it by itself meanwhile.
 #define BT_PLANE_ASKS_A_SLOT 3
@@ -47,7 +49,8 @@ typedef struct {
     // The thread's. PROOF_ENDS: closed, but the event of its proof is still to come.
     bt_plane_state state;
     bool proving;
-    uint32_t transfer_peer;
+    uint32_t via;                           // the lane that is fetched by
+    uint32_t transfer_peer[BT_PLANE_LANES]; // BT_TRANSFER_PEER_NONE: not of this lane
 } bt_plane_connection;
 
 typedef struct {
@@ -58,16 +61,26 @@ typedef struct {
     uint64_t epoch, user;
     bt_time deadline, asked;
     bt_transfer_block *blocks; // [fetch_blocks_max]
-    // The thread's, of what has landed and is being staged:
+    // The thread's:
+    uint32_t lane;
+    // of what has landed and is being staged:
     bool staging;
     uint64_t ticket;
     bt_transfer_event landed;
     bt_time staged_at;
 } bt_plane_fetch_slot;
 
+// A pool, and what becomes of blocks that land in it.
+typedef struct {
+    bt_transfer *transfer; // the thread's, once it runs
+    bt_plane_stage stage;
+    bt_watch watch, stage_watch;
+} bt_plane_lane;
+
 struct bt_plane {
     bt_plane_options options;
-    bt_transfer *transfer; // the thread's, once it runs
+    bt_plane_lane lanes[BT_PLANE_LANES];
+    uint32_t lane_count;
     uint8_t description[BT_TRANSFER_DESCRIPTION_MAX];
     size_t description_bytes;
     bt_plane_connection *connections; // [connection_count]
@@ -82,7 +95,6 @@ struct bt_plane {
     pthread_t thread;
     bool runs;
     bt_loop *loop;
-    bt_watch watch, stage_watch;
     bt_turn turn;
     bool news;        // something was told in this turn
     uint32_t staging; // fetches

@@ -50,13 +50,44 @@ tell_fetched(bt_plane *plane, uint32_t slot, bt_err err, bt_transfer_cause cause
 }
 
 static void
+add_stats(bt_transfer_stats *sum, const bt_transfer *transfer)
+{
+    bt_transfer_stats s;
+
+    bt_transfer_get_stats(transfer, &s);
+    sum->peers += s.peers;
+    sum->fetches += s.fetches;
+    sum->operations += s.operations;
+    sum->fetched_blocks += s.fetched_blocks;
+    sum->fetched_bytes += s.fetched_bytes;
+    sum->fetches_done += s.fetches_done;
+    sum->fetches_failed += s.fetches_failed;
+    sum->operations_done += s.operations_done;
+    for (int cause = 0; cause < BT_TRANSFER_CAUSES; cause++)
+        sum->failures[cause] += s.failures[cause];
+    sum->moving += s.moving;
+    sum->served_bytes += s.served_bytes;
+    sum->served += s.served;
+    sum->serving_failed += s.serving_failed;
+    sum->refused += s.refused;
+}
+
+static bool
+get_info(const bt_plane *plane, const bt_plane_connection *c, bt_transfer_peer_info *out)
+{
+    return bt_transfer_peer(plane->lanes[c->via].transfer, c->transfer_peer[c->via], out) == BT_OK;
+}
+
+static void
 publish(bt_plane *plane, bt_time now)
 {
     struct timespec cpu;
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     plane->stats.cpu_time = cpu.tv_sec * BT_SECOND + cpu.tv_nsec;
-    bt_transfer_get_stats(plane->transfer, &plane->stats.transfer);
+    plane->stats.transfer = (bt_transfer_stats){0};
+    for (uint32_t i = 0; i < plane->lane_count; i++)
+        add_stats(&plane->stats.transfer, plane->lanes[i].transfer);
     pthread_mutex_lock(&plane->lock);
     plane->published = plane->stats;
     for (uint32_t slot = 0; slot < plane->connection_count; slot++) {
@@ -64,7 +95,7 @@ publish(bt_plane *plane, bt_time now)
         bt_plane_peer *peer = &plane->peers[slot];
 
         peer->epoch = 0;
-        if (c->state == BT_PLANE_OPEN && bt_transfer_peer(plane->transfer, c->transfer_peer, &peer->transfer) == BT_OK)
+        if (c->state == BT_PLANE_OPEN && get_info(plane, c, &peer->transfer))
             peer->epoch = c->epoch;
     }
     pthread_mutex_unlock(&plane->lock);
@@ -95,7 +126,7 @@ tell_proved(bt_plane *plane, uint32_t slot, bt_err err, bt_transfer_cause cause)
                             .took = bt_time_now() - c->asked};
     bt_transfer_peer_info info;
 
-    if (bt_transfer_peer(plane->transfer, c->transfer_peer, &info) == BT_OK) {
+    if (get_info(plane, c, &info)) {
         event.path = info.path;
         event.gb_per_s = info.gb_per_s;
         for (size_t i = 0; i + 1 < sizeof event.transport && info.transport[i] != 0; i++)
@@ -106,12 +137,64 @@ tell_proved(bt_plane *plane, uint32_t slot, bt_err err, bt_transfer_cause cause)
     tell(plane, &(bt_plane_told){.event = event, .slot = slot});
 }
 
+// One lane, with whichever part of the description is for it. Where none is, the last says why.
+static bt_err
+connect_lane(const bt_plane *plane, bt_plane_connection *c, uint32_t lane, bt_why *why)
+{
+    bt_err err = bt_fail(why, BT_ERR_INVALID, "the description is damaged");
+
+    for (uint32_t at = 0, bytes; at + BT_PLANE_PART_HEAD <= c->bytes; at += bytes) {
+        bytes = c->description[at] | (uint32_t)c->description[at + 1] << 8;
+        at += BT_PLANE_PART_HEAD;
+        if (bytes > c->bytes - at)
+            return bt_fail(why, BT_ERR_INVALID, "the description is damaged");
+        err =
+            bt_transfer_connect(plane->lanes[lane].transfer, c->description + at, bytes, &c->transfer_peer[lane], why);
+        if (err != BT_ERR_UNSUPPORTED)
+            return err;
+    }
+    return err;
+}
+
+// Who is fetched from is so by the first lane that connects; who fetches may choose.
+static bt_err
+connect_lanes(const bt_plane *plane, bt_plane_connection *c, bt_why *why)
+{
+    bt_err worst = BT_OK;
+
+    c->via = BT_PLANE_NONE;
+    for (uint32_t lane = 0; lane < BT_PLANE_LANES; lane++)
+        c->transfer_peer[lane] = BT_TRANSFER_PEER_NONE;
+    for (uint32_t lane = 0; lane < plane->lane_count; lane++) {
+        bt_err err = connect_lane(plane, c, lane, why);
+
+        if (err == BT_OK && c->via == BT_PLANE_NONE)
+            c->via = lane;
+        if (err == BT_OK && c->prove_deadline != 0)
+            break;
+        worst = worst == BT_OK || worst == BT_ERR_UNSUPPORTED ? err : worst;
+    }
+    if (c->via != BT_PLANE_NONE)
+        return BT_OK;
+    c->via = 0;
+    return worst;
+}
+
+static void
+disconnect_lanes(const bt_plane *plane, const bt_plane_connection *c)
+{
+    for (uint32_t lane = 0; lane < plane->lane_count; lane++) {
+        if (c->transfer_peer[lane] != BT_TRANSFER_PEER_NONE)
+            bt_transfer_disconnect(plane->lanes[lane].transfer, c->transfer_peer[lane]);
+    }
+}
+
 static void
 connect_peer(bt_plane *plane, uint32_t slot)
 {
     bt_plane_connection *c = &plane->connections[slot];
     bt_why why = {0};
-    bt_err err = bt_transfer_connect(plane->transfer, c->description, c->bytes, &c->transfer_peer, &why);
+    bt_err err = connect_lanes(plane, c, &why);
 
     plane->stats.connects++;
     c->proving = false;
@@ -122,7 +205,8 @@ connect_peer(bt_plane *plane, uint32_t slot)
         plane->stats.refused++;
         end_connection(plane, slot);
     } else if (c->prove_deadline != 0) {
-        err = bt_transfer_prove(plane->transfer, c->transfer_peer, c->prove_deadline, PROOF_USER | slot);
+        err = bt_transfer_prove(plane->lanes[c->via].transfer, c->transfer_peer[c->via], c->prove_deadline,
+                                PROOF_USER | slot);
         c->proving = err == BT_OK;
         if (err != BT_OK)
             tell_proved(plane, slot, err, BT_TRANSFER_CAUSE_PEER);
@@ -136,20 +220,20 @@ disconnect_peer(bt_plane *plane, uint32_t slot)
 
     if (c->state != BT_PLANE_OPEN) // refused or lost while this was under way
         return;
-    bt_transfer_disconnect(plane->transfer, c->transfer_peer);
+    disconnect_lanes(plane, c);
     end_connection(plane, slot);
 }
 
 static void
-take_lost(bt_plane *plane, uint32_t transfer_peer)
+take_lost(bt_plane *plane, uint32_t lane, uint32_t transfer_peer)
 {
     for (uint32_t slot = 0; slot < plane->connection_count; slot++) {
         bt_plane_connection *c = &plane->connections[slot];
 
-        if (c->state != BT_PLANE_OPEN || c->transfer_peer != transfer_peer)
+        if (c->state != BT_PLANE_OPEN || c->transfer_peer[lane] != transfer_peer)
             continue;
         plane->stats.lost++;
-        bt_transfer_disconnect(plane->transfer, transfer_peer);
+        disconnect_lanes(plane, c);
         tell_of_connection(plane, slot, BT_PLANE_LOST, BT_ERR_PEER);
         end_connection(plane, slot);
     }
@@ -172,12 +256,14 @@ take_proof(bt_plane *plane, uint32_t slot, const bt_transfer_event *event)
 static void
 begin_fetch(bt_plane *plane, uint32_t slot)
 {
-    const bt_plane_fetch_slot *f = &plane->fetches[slot];
+    bt_plane_fetch_slot *f = &plane->fetches[slot];
     const bt_plane_connection *c = f->connection != BT_PLANE_NONE ? &plane->connections[f->connection] : NULL;
     bt_err err = BT_ERR_PEER;
 
+    f->lane = c != NULL ? c->via : 0;
     if (c != NULL && c->state == BT_PLANE_OPEN)
-        err = bt_transfer_fetch(plane->transfer, c->transfer_peer, f->blocks, f->count, f->deadline, slot);
+        err = bt_transfer_fetch(plane->lanes[f->lane].transfer, c->transfer_peer[f->lane], f->blocks, f->count,
+                                f->deadline, slot);
     else
         plane->stats.strays++;
     if (err != BT_OK)
@@ -205,7 +291,7 @@ take_landed(bt_plane *plane, const bt_transfer_event *event)
 {
     uint32_t slot = (uint32_t)event->user;
     bt_plane_fetch_slot *f = &plane->fetches[slot];
-    const bt_plane_stage *stage = &plane->options.stage;
+    const bt_plane_stage *stage = &plane->lanes[f->lane].stage;
     bt_err err;
 
     if (stage->begin == NULL || event->good == 0) {
@@ -222,21 +308,22 @@ take_landed(bt_plane *plane, const bt_transfer_event *event)
 
 // A device that stands still ends it too: the step that uses it will say the same, and this program leave.
 static void
-go_on_staging(bt_plane *plane)
+go_on_staging(bt_plane *plane, uint32_t lane)
 {
-    const bt_plane_stage *stage = &plane->options.stage;
+    const bt_plane_stage *stage = &plane->lanes[lane].stage;
     uint64_t through = 0;
     bt_time now;
     bt_err err;
 
-    if (plane->staging == 0)
+    if (plane->staging == 0 || stage->begin == NULL)
         return;
     err = stage->through(stage->arg, &through);
     now = bt_time_now();
     for (uint32_t slot = 0; slot < plane->options.fetches_max; slot++) {
         const bt_plane_fetch_slot *f = &plane->fetches[slot];
 
-        if (f->staging && (err != BT_OK || f->ticket <= through || now - f->staged_at > STAGE_TIME_MAX))
+        if (f->staging && f->lane == lane &&
+            (err != BT_OK || f->ticket <= through || now - f->staged_at > STAGE_TIME_MAX))
             end_staging(plane, slot, err == BT_OK && f->ticket > through ? BT_ERR_DEVICE : err);
     }
 }
@@ -263,13 +350,13 @@ take_ask(void *self, const void *message)
         begin_fetch(plane, ask->slot);
         break;
     case BT_PLANE_ASK_CANCEL:
-        bt_transfer_cancel(plane->transfer, ask->slot);
+        bt_transfer_cancel(plane->lanes[plane->fetches[ask->slot].lane].transfer, ask->slot);
         break;
     }
 }
 
 static void
-take_event(bt_plane *plane, const bt_transfer_event *event)
+take_event(bt_plane *plane, uint32_t lane, const bt_transfer_event *event)
 {
     switch (event->kind) {
     case BT_TRANSFER_FETCHED:
@@ -279,7 +366,7 @@ take_event(bt_plane *plane, const bt_transfer_event *event)
         take_proof(plane, (uint32_t)event->user, event);
         break;
     case BT_TRANSFER_LOST:
-        take_lost(plane, event->peer);
+        take_lost(plane, lane, event->peer);
         break;
     }
 }
@@ -289,29 +376,44 @@ take_event(bt_plane *plane, const bt_transfer_event *event)
 static bt_time
 sleep_until(bt_plane *plane, bt_time now)
 {
-    bt_time next, most = now + (bt_transfer_fd(plane->transfer) < 0 ? BLIND_SLEEP : SLEEP_MAX);
+    bt_time wake = now + SLEEP_MAX;
 
-    if (!bt_transfer_arm(plane->transfer))
-        return now;
-    next = bt_transfer_next_deadline(plane->transfer);
-    if (next <= now)
-        next = now + BT_MILLISECOND;
-    return next < most ? next : most;
+    for (uint32_t lane = 0; lane < plane->lane_count; lane++) {
+        bt_transfer *transfer = plane->lanes[lane].transfer;
+        bt_time next, most = now + (bt_transfer_fd(transfer) < 0 ? BLIND_SLEEP : SLEEP_MAX);
+
+        if (!bt_transfer_arm(transfer))
+            return now;
+        next = bt_transfer_next_deadline(transfer);
+        if (next <= now)
+            next = now + BT_MILLISECOND;
+        next = next < most ? next : most;
+        wake = next < wake ? next : wake;
+    }
+    return wake;
+}
+
+static void
+poll_lane(bt_plane *plane, uint32_t lane, bt_time now)
+{
+    bt_transfer_event events[EVENTS_A_POLL];
+    uint32_t count;
+
+    do {
+        count = bt_transfer_poll(plane->lanes[lane].transfer, now, events, EVENTS_A_POLL);
+        for (uint32_t i = 0; i < count; i++)
+            take_event(plane, lane, &events[i]);
+    } while (count == EVENTS_A_POLL);
+    go_on_staging(plane, lane);
 }
 
 static bt_time
 turn(void *self, bt_time now)
 {
     bt_plane *plane = self;
-    bt_transfer_event events[EVENTS_A_POLL];
-    uint32_t count;
 
-    do {
-        count = bt_transfer_poll(plane->transfer, now, events, EVENTS_A_POLL);
-        for (uint32_t i = 0; i < count; i++)
-            take_event(plane, &events[i]);
-    } while (count == EVENTS_A_POLL);
-    go_on_staging(plane);
+    for (uint32_t lane = 0; lane < plane->lane_count; lane++)
+        poll_lane(plane, lane, now);
     if (plane->news || now - plane->published_at >= PUBLISH_EVERY)
         publish(plane, now);
     if (plane->news && plane->options.wake != NULL)
@@ -335,20 +437,29 @@ run(void *self)
     return NULL;
 }
 
+static bt_err
+watch_lane(bt_plane *plane, bt_plane_lane *lane)
+{
+    int fd = bt_transfer_fd(lane->transfer), stage_fd = lane->stage.begin != NULL ? lane->stage.fd : -1;
+    bt_err err = BT_OK;
+
+    lane->watch = lane->stage_watch = (bt_watch){.ready = ready, .self = plane};
+    if (fd >= 0)
+        err = bt_loop_watch(plane->loop, &lane->watch, fd, EPOLLIN);
+    return err == BT_OK && stage_fd >= 0 ? bt_loop_watch(plane->loop, &lane->stage_watch, stage_fd, EPOLLIN) : err;
+}
+
 bt_err
 bt_plane_thread_begin(bt_plane *plane, bt_why *why)
 {
-    int fd = bt_transfer_fd(plane->transfer),
-        stage_fd = plane->options.stage.begin != NULL ? plane->options.stage.fd : -1;
     bt_err err;
 
-    plane->stage_watch = (bt_watch){.ready = ready, .self = plane};
-    plane->watch = (bt_watch){.ready = ready, .self = plane};
     plane->turn = (bt_turn){.turn = turn, .self = plane};
-    if ((err = bt_loop_open(&plane->loop)) != BT_OK ||
-        (err = bt_mailbox_attach(plane->asks, plane->loop, take_ask, plane)) != BT_OK ||
-        (fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->watch, fd, EPOLLIN)) != BT_OK) ||
-        (stage_fd >= 0 && (err = bt_loop_watch(plane->loop, &plane->stage_watch, stage_fd, EPOLLIN)) != BT_OK)) {
+    if ((err = bt_loop_open(&plane->loop)) == BT_OK)
+        err = bt_mailbox_attach(plane->asks, plane->loop, take_ask, plane);
+    for (uint32_t lane = 0; lane < plane->lane_count && err == BT_OK; lane++)
+        err = watch_lane(plane, &plane->lanes[lane]);
+    if (err != BT_OK) {
         bt_plane_thread_end(plane);
         return bt_fail(why, err, "data plane: no loop for its thread");
     }

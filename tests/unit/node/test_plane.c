@@ -1,4 +1,5 @@
 // What the loop asks of a data plane comes, once, and as it was written. Run it under TSan too.
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/must.h"
@@ -376,6 +377,89 @@ START_TEST(a_plane_that_is_stopped_stages_nothing_more)
 }
 END_TEST
 
+// Nodes with a pool of another kind first: here of another layout, with the one of all others behind it.
+static void
+open_pair(node *n, uint64_t epoch, uint8_t **first_pool)
+{
+    bt_plane_options o = plane_options(n);
+    bt_kv_layout plain = layout;
+    bt_transfer *first;
+    bt_why why = {{0}};
+
+    n->woken = eventfd(0, EFD_NONBLOCK);
+    ck_assert_int_eq(bt_kv_layout_init(&layout, BT_KV_F16, 4, 2, 64, 32, 64, NULL), BT_OK);
+    first = open_transfer(n, BT_TRANSFER_PATH_AUTO, epoch);
+    write_blocks(n);
+    *first_pool = n->pool;
+    layout = plain;
+    o.second = open_transfer(n, BT_TRANSFER_PATH_AUTO, epoch);
+    write_blocks(n);
+    ck_assert_msg(bt_plane_open(&n->plane, first, &o, &why) == BT_OK, "%s", why.text);
+}
+
+START_TEST(a_peer_is_fetched_from_by_the_first_pool_that_both_have)
+{
+    static const struct {
+        bool owner_has_both, receiver_has_both;
+    } cases[] = {{true, true}, {false, true}, {true, false}};
+    bool first = cases[_i].owner_has_both && cases[_i].receiver_has_both;
+    uint8_t *owners = NULL, *receivers = NULL, before[64];
+    bt_plane_event event;
+    bt_plane_stats stats;
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    if (cases[_i].owner_has_both) {
+        close_node(&owner);
+        open_pair(&owner, 44, &owners);
+    }
+    if (cases[_i].receiver_has_both) {
+        close_node(&receiver);
+        open_pair(&receiver, 55, &receivers);
+        memcpy(before, receivers, sizeof before);
+    }
+    join();
+    ck_assert_int_eq(fetch(0, 8, owner.epoch, SOON, 1), BT_OK);
+    event = expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    ck_assert_uint_eq(event.good, 8);
+    if (first) // the head of a block of either layout is told by epoch and place
+        ck_assert_mem_eq(receivers, owners, 64);
+    else
+        ck_assert_mem_eq(receiver.pool, owner.pool, 8 * layout.block_bytes);
+    if (receivers != NULL && !first)
+        ck_assert_mem_eq(receivers, before, sizeof before);
+    usleep(200000); // the figures follow
+    fetch(0, 8, owner.epoch, SOON, 2);
+    expect(&receiver, BT_PLANE_FETCHED, BT_OK);
+    bt_plane_get_stats(receiver.plane, &stats);
+    ck_assert_uint_ge(stats.transfer.fetched_blocks, 8);
+    close_node(&owner);
+    event = expect(&receiver, BT_PLANE_LOST, BT_ERR_PEER);
+    ck_assert_int_eq(fetch(0, 8, event.epoch, SOON, 3), BT_OK);
+    expect(&receiver, BT_PLANE_FETCHED, BT_ERR_PEER);
+    close_both();
+}
+END_TEST
+
+START_TEST(two_nodes_without_a_common_kind_of_pool_are_refused)
+{
+    bt_plane_options o = plane_options(&owner);
+    bt_kv_layout plain;
+    bt_why why = {{0}};
+
+    open_both(BT_TRANSFER_PATH_AUTO);
+    close_node(&owner);
+    plain = layout;
+    ck_assert_int_eq(bt_kv_layout_init(&layout, BT_KV_F16, 4, 2, 64, 32, 64, NULL), BT_OK);
+    owner.woken = eventfd(0, EFD_NONBLOCK);
+    ck_assert_int_eq(bt_plane_open(&owner.plane, open_transfer(&owner, BT_TRANSFER_PATH_AUTO, 66), &o, &why), BT_OK);
+    layout = plain;
+    bt_log_set_level(BT_LOG_NONE);
+    describe_to(&owner, &receiver, OWNER, SOON);
+    expect(&receiver, BT_PLANE_CONNECTED, BT_ERR_UNSUPPORTED);
+    close_both();
+}
+END_TEST
+
 START_TEST(connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again)
 {
     uint32_t bytes, fit = 0;
@@ -450,6 +534,8 @@ main(void)
     tcase_add_test(all, what_is_staged_is_told_when_it_is_through);
     tcase_add_test(all, what_cannot_be_staged_is_not_here);
     tcase_add_test(all, a_plane_that_is_stopped_stages_nothing_more);
+    tcase_add_loop_test(all, a_peer_is_fetched_from_by_the_first_pool_that_both_have, 0, 3);
+    tcase_add_test(all, two_nodes_without_a_common_kind_of_pool_are_refused);
     tcase_add_test(all, connects_beyond_what_can_be_under_way_are_busy_and_then_fit_again);
     tcase_add_test(all, opening_without_memory_leaves_the_transfer_to_its_owner);
     suite_add_tcase(suite, all);

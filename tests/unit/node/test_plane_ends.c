@@ -14,8 +14,10 @@ join_stopped(bt_time prove)
     node unused = {0};
 
     stopped = open_transfer(&unused, BT_TRANSFER_PATH_STREAM, 33);
-    ck_assert_int_eq(bt_transfer_describe(stopped, bytes, sizeof bytes, &count), BT_OK);
-    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 33, bytes, (uint32_t)count, prove), BT_OK);
+    ck_assert_int_eq(bt_transfer_describe(stopped, bytes + 2, sizeof bytes - 2, &count), BT_OK);
+    bytes[0] = (uint8_t)count;
+    bytes[1] = (uint8_t)(count >> 8);
+    ck_assert_int_eq(bt_plane_connect(receiver.plane, OWNER, 33, bytes, (uint32_t)count + 2, prove), BT_OK);
     expect(&receiver, BT_PLANE_CONNECTED, BT_OK);
     return stopped;
 }

@@ -3,18 +3,24 @@
 #include "common/base/mem.h"
 #include "common/kv/trailer.h"
 #include "common/node/worker.h"
+#include "kernels/copier.h"
 #include "prefill-node/readers.h"
 
 #include <string.h>
 
 #define EVENTS_PER_TURN 256
+#define PIECE_BLOCKS 1024 // that a GPU stamps or clears at once
+#define PIECE_TIME_MAX (30 * BT_SECOND)
 
 struct bt_prefill_node {
     bt_engine *engine;
     bt_link *link;
     bt_plane *plane;
     const bt_kv_layout *layout;
-    uint8_t *pool; // block b at b · block_bytes
+    uint8_t *pool;        // that others fetch from, in this program's memory: block b at b · block_bytes; NULL = none
+    uint8_t *device_pool; // and in the device's; NULL = none
+    bt_copier *copier;    // for that
+    bt_copier_stamping stampings[PIECE_BLOCKS];
     uint64_t epoch;
     bool lone, broken;
     bt_prefill_core *core;
@@ -62,6 +68,10 @@ open_parts(bt_prefill_node *node, const bt_prefill_node_options *options, bt_why
     bt_worker_calls calls = {bt_engine_run, options->wake, node->engine, options->wake_arg};
     bt_err err;
 
+    if (node->device_pool != NULL &&
+        (err = bt_copier_open(&node->copier, bt_engine_device(node->engine),
+                              &(bt_copier_options){.batches = 2, .blocks = PIECE_BLOCKS}, why)) != BT_OK)
+        return err;
     bt_readers_init(&node->readers, node->plane, &limits);
     if ((err = bt_prefill_core_open(&node->core, &limits, why)) != BT_OK)
         return err;
@@ -86,7 +96,9 @@ bt_prefill_node_open(bt_prefill_node **out, const bt_prefill_node_options *optio
     node->link = link;
     node->plane = plane;
     node->layout = bt_engine_kv_layout(engine);
-    node->pool = bt_engine_kv_pool(engine);
+    node->device_pool = bt_engine_kv_device_pool(engine);
+    if (node->device_pool == NULL || bt_engine_kv_is_apart(engine))
+        node->pool = bt_engine_kv_pool(engine);
     node->epoch = options->epoch;
     node->lone = options->lone;
     if ((err = open_parts(node, options, why)) != BT_OK) {
@@ -103,6 +115,7 @@ bt_prefill_node_close(bt_prefill_node *node)
     if (node == NULL)
         return;
     bt_worker_close(node->worker); // before the core, whose memory a running step reads
+    bt_copier_close(node->copier);
     bt_prefill_core_close(node->core);
     bt_free(node->actions);
     bt_free(node);
@@ -129,6 +142,58 @@ stamp_block(const bt_prefill_node *node, const bt_offer_block *block)
         bt_kv_trailer_stamp(node->layout, block_at(node, block->block), node->epoch, block->generation);
 }
 
+// A GPU's own pool is stamped and cleared there, in less than a tenth of a millisecond, and this thread waits.
+static void
+settle(bt_prefill_node *node, bt_err err, uint64_t ticket)
+{
+    if (err == BT_OK)
+        err = bt_copier_wait(node->copier, ticket, bt_time_now() + PIECE_TIME_MAX);
+    if (err == BT_OK)
+        return;
+    bt_log_error("STAMP-FAILED", "the device says %s", bt_err_name(err));
+    node->broken = true;
+}
+
+static void
+stamp_device(bt_prefill_node *node, const bt_offer_block *blocks, uint32_t count)
+{
+    uint64_t ticket = 0;
+
+    for (uint32_t first = 0, n; first < count && !node->broken; first += n) {
+        n = count - first < PIECE_BLOCKS ? count - first : PIECE_BLOCKS;
+        for (uint32_t i = 0; i < n; i++)
+            node->stampings[i] = (bt_copier_stamping){blocks[first + i].block, blocks[first + i].generation};
+        settle(node,
+               bt_copier_stamp(node->copier, node->layout, node->device_pool, node->epoch, node->stampings, n, &ticket),
+               ticket);
+    }
+}
+
+static void
+clear_device(bt_prefill_node *node, const bt_block *blocks, uint32_t count)
+{
+    uint64_t ticket = 0;
+
+    for (uint32_t first = 0, n; first < count && !node->broken; first += n) {
+        bt_err err;
+
+        n = count - first < PIECE_BLOCKS ? count - first : PIECE_BLOCKS;
+        err = bt_copier_clear(node->copier, node->layout, node->device_pool, blocks + first, n, &ticket);
+        settle(node, err, ticket);
+    }
+}
+
+static void
+clear(bt_prefill_node *node)
+{
+    const bt_prefill_actions *actions = node->actions;
+
+    for (uint32_t i = 0; i < actions->clear_count && node->pool != NULL; i++)
+        bt_kv_trailer_clear(node->layout, block_at(node, actions->clears[i]));
+    if (node->device_pool != NULL)
+        clear_device(node, actions->clears, actions->clear_count);
+}
+
 static void
 stamp(bt_prefill_node *node)
 {
@@ -138,8 +203,10 @@ stamp(bt_prefill_node *node)
     if (actions->stamp_count == 0)
         return;
     began = bt_time_now();
-    for (uint32_t i = 0; i < actions->stamp_count; i++)
+    for (uint32_t i = 0; i < actions->stamp_count && node->pool != NULL; i++)
         stamp_block(node, &actions->stamps[i]);
+    if (node->device_pool != NULL)
+        stamp_device(node, actions->stamps, actions->stamp_count);
     node->stats.stamped_blocks += actions->stamp_count;
     node->stats.stamp_time += bt_time_now() - began;
 }
@@ -194,10 +261,11 @@ feed(bt_prefill_node *node, bt_time now, const bt_prefill_event *event)
 
     bt_prefill_core_step(node->core, now, event, node->actions);
     stamp(node);
+    if (node->broken && !node->lone)
+        return; // what was not stamped is not offered
     for (uint32_t i = 0; i < actions->send_count; i++)
         send(node, &actions->send[i]);
-    for (uint32_t i = 0; i < actions->clear_count; i++)
-        bt_kv_trailer_clear(node->layout, block_at(node, actions->clears[i]));
+    clear(node);
     if (actions->step != NULL)
         bt_worker_begin(node->worker, actions->step);
     log_all_ended(actions);
@@ -227,7 +295,7 @@ take_step(bt_prefill_node *node, bt_time now)
         return;
     if (event.err != BT_OK)
         bt_log_error("STEP-FAILED", "the engine says %s", bt_err_name(event.err));
-    node->broken = event.err == BT_ERR_DEVICE && bt_device_is_broken(bt_engine_device(node->engine));
+    node->broken |= event.err == BT_ERR_DEVICE && bt_device_is_broken(bt_engine_device(node->engine));
     if (node->broken && !node->lone)
         return; // as if it had died: a request that is moved has not failed
     feed(node, now, &event);

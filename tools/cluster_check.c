@@ -176,11 +176,17 @@ check_alike(bt_cluster_checker *k, const bt_cluster_program *p)
 static bt_err
 check_settings(bt_cluster_checker *k, const bt_cluster_program *p)
 {
+    const bt_node_config *n = p->as_node;
     const char *key = NULL;
     bt_why why = {""};
 
-    if (p->as_node != NULL && strcmp(p->as_node->transport, "host") != 0 && strcmp(p->as_node->transport, "ucx") != 0) {
-        return BT_CLUSTER_FAIL(k, p, "transport", "transport: \"%s\" is none of host, ucx", p->as_node->transport);
+    if (n != NULL && strcmp(n->transport, "auto") != 0 && strcmp(n->transport, "host") != 0 &&
+        strcmp(n->transport, "cuda") != 0 && strcmp(n->transport, "ucx") != 0) {
+        return BT_CLUSTER_FAIL(k, p, "transport", "transport: \"%s\" is none of auto, host, cuda, ucx", n->transport);
+    }
+    if (n != NULL && strcmp(n->transport, "cuda") == 0 && !bt_cluster_on_gpu(n)) {
+        return BT_CLUSTER_FAIL(k, p, "transport", "transport: cuda: %s has device: %s, expected cuda:N", p->name,
+                               n->engine.device);
     }
     if ((p->as_node != NULL ? bt_engine_settings_check(&p->as_node->engine, &key, &why)
                             : bt_http_settings_check(&p->as_router->http, &key, &why)) != BT_OK) {

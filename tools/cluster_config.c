@@ -95,7 +95,9 @@ static const bt_setting node_table[] = {
      0, 0, NULL},
     {"tls_name", BT_SETTING_TEXT, AT(tls_name), 128, "", "That its certificate must have; empty = the link's host.", 0,
      0, NULL},
-    {"transport", BT_SETTING_TEXT, AT(transport), 16, "host", "How blocks travel: host or ucx.", 0, 0, NULL},
+    {"transport", BT_SETTING_TEXT, AT(transport), 16, "auto",
+     "How blocks travel: host, ucx, or cuda between GPUs of one host; auto = cuda where it may do, else host.", 0, 0,
+     NULL},
     {"transfer_path", BT_SETTING_WORD, AT(transfer_path), 0, "auto",
      "auto finds the best for each peer; another is for trying that one.", 0, 0, transfer_paths},
     {"queue", BT_SETTING_COUNT, AT(queue), 0, "0", "Work that may wait for room at a node; 0 = as the node sees fit.",
@@ -247,6 +249,47 @@ bool
 bt_cluster_two_weights(const bt_cluster_config *c)
 {
     return c->prefill_count != 0 && c->decode_count != 0 && c->prefill[0].engine.weights != c->decode[0].engine.weights;
+}
+
+bool
+bt_cluster_on_gpu(const bt_node_config *node)
+{
+    return strncmp(node->engine.device, "cuda", 4) == 0;
+}
+
+// Do the two links name one host, in the same words?
+static bool
+same_host(const char *a, const char *b)
+{
+    size_t len = (size_t)(strrchr(a, ':') - a);
+
+    return (size_t)(strrchr(b, ':') - b) == len && strncmp(a, b, len) == 0;
+}
+
+static bool
+is_near(const bt_node_config *node, const bt_node_config *peer)
+{
+    bool may = strcmp(peer->transport, "auto") == 0 || strcmp(peer->transport, "cuda") == 0;
+
+    return may && bt_cluster_on_gpu(peer) && same_host(node->link, peer->link);
+}
+
+bt_machine_direct
+bt_cluster_direct(const bt_cluster_config *c, const bt_node_config *node)
+{
+    bool prefill = node->role == BT_NODE_PREFILL;
+    const bt_node_config *peers = prefill ? c->decode : c->prefill;
+    uint32_t count = prefill ? c->decode_count : c->prefill_count, near = 0;
+
+    if (!bt_cluster_on_gpu(node) || strcmp(node->transport, "host") == 0 || strcmp(node->transport, "ucx") == 0) {
+        return BT_MACHINE_STAGED;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        near += is_near(node, &peers[i]);
+    }
+    return strcmp(node->transport, "cuda") == 0 || near == count ? BT_MACHINE_DIRECT_ONLY
+           : near != 0                                           ? BT_MACHINE_DIRECT
+                                                                 : BT_MACHINE_STAGED;
 }
 
 bt_nng_link_options

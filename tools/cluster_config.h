@@ -13,6 +13,7 @@
 
 #include "common/net/nng_link.h"
 #include "common/wire/message.h"
+#include "tools/machine.h"
 #include "tools/program.h"
 #include "tools/settings.h"
 
@@ -34,7 +35,7 @@ typedef struct {
     char link[160], link_listen[160]; // what others dial; where it listens (filled in: `link` where the file has none)
     char tls_name[128];     // that the node's certificate must have; filled in with the host of `link` for tls+tcp
     char transfer[128];     // bt_transfer_options.listen; "" = all addresses, any port
-    char transport[16];     // bt_transfer_options.transport
+    char transport[16];     // auto, host, cuda or ucx
     uint32_t transfer_path; // bt_transfer_path
     char status[128];       // HOST:PORT of its own HTTP; "" = none
     char model[1024];
@@ -90,6 +91,11 @@ const bt_router_config *bt_cluster_router(const bt_cluster_config *cluster); // 
 
 // Do prefill and decode nodes hold different weights, by their settings? (bt_router_limits.two_weights)
 bool bt_cluster_two_weights(const bt_cluster_config *cluster);
+
+bool bt_cluster_on_gpu(const bt_node_config *node); // does it compute on one?
+// By `transport` of a node on a GPU, and where that is auto by what the file says of those of the other pool: which pools it has. Two nodes on
+// GPUs whose links are of one host read each other's GPUs; all others meet in host memory.
+bt_machine_direct bt_cluster_direct(const bt_cluster_config *cluster, const bt_node_config *node);
 
 // For bt_nng_link_open. Routers dial all nodes: peers 0 … prefill_count − 1 are the prefill nodes as listed, then the decode nodes. Decode
 // nodes dial all prefill nodes: peer i is prefill[i]. Prefill nodes dial nobody. Points into `cluster` and into `dial`.

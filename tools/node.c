@@ -15,8 +15,9 @@ load_machine(bt_node_program *p, bt_why *why)
     const bt_node_config *c = p->config;
     bt_machine_options options = {
         .engine = bt_engine_settings_options(&c->engine, c->model),
+        .direct = bt_cluster_direct(&p->cluster, c),
         .transfer = {.epoch = p->epoch,
-                     .transport = c->transport[0] != 0 ? c->transport : NULL,
+                     .transport = strcmp(c->transport, "ucx") == 0 ? "ucx" : NULL,
                      .path = (bt_transfer_path)c->transfer_path,
                      .listen = c->transfer[0] != 0 ? c->transfer : NULL},
         .plane = {.wake = bt_program_wake, .wake_arg = &p->program},

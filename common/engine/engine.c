@@ -30,32 +30,46 @@ is_apart(const bt_engine *engine)
 {
     const bt_engine_options *o = &engine->options;
 
-    return o->kv_pool != NULL && (o->kv_apart || (!o->kv_on_device && !bt_device_is_host(engine->device)));
+    return o->kv_pool != NULL && (o->kv_apart || !bt_device_is_host(engine->device));
+}
+
+// What operations work in: the engine's own, or lent.
+static bt_err
+take_own(bt_engine *engine, bt_why *why)
+{
+    const bt_engine_options *o = &engine->options;
+
+    if (o->kv_device_pool != NULL) {
+        return o->kv_device_pool(o->kv_pool_arg, engine->device, &engine->layout, engine->plan.blocks,
+                                 &engine->kv_device, why);
+    }
+    if (o->kv_pool != NULL && !is_apart(engine)) {
+        return BT_OK;
+    }
+    engine->own_kv = bt_device_alloc(engine->device, engine->plan.kv);
+    return engine->own_kv != NULL
+               ? BT_OK
+               : bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
 }
 
 static bt_err
-take_pool(bt_engine *engine, bt_why *why)
+take_pools(bt_engine *engine, bt_why *why)
 {
     const bt_engine_options *o = &engine->options;
-    bool apart = is_apart(engine);
     uint8_t *lent = NULL;
-    bt_err err;
+    bt_err err = take_own(engine, why);
 
-    if (o->kv_pool == NULL || apart) {
-        engine->own_kv = bt_device_alloc(engine->device, engine->plan.kv);
-        if (engine->own_kv == NULL) {
-            return bt_fail(why, BT_ERR_NO_MEMORY, "engine: the system refused %zu bytes", engine->plan.kv);
-        }
+    if (err == BT_OK && o->kv_pool != NULL) {
+        err = o->kv_pool(o->kv_pool_arg, engine->device, &engine->layout, engine->plan.blocks, &lent, why);
     }
-    if (o->kv_pool != NULL &&
-        (err = o->kv_pool(o->kv_pool_arg, engine->device, &engine->layout, engine->plan.blocks, &lent, why)) != BT_OK) {
+    if (err != BT_OK) {
         return err;
     }
-    engine->kv = engine->own_kv != NULL ? engine->own_kv : lent;
+    engine->kv = engine->kv_device != NULL ? engine->kv_device : engine->own_kv != NULL ? engine->own_kv : lent;
     engine->lend = (bt_lend){.device = engine->device,
                              .layout = &engine->layout,
                              .kv = engine->kv,
-                             .lent = apart ? lent : NULL,
+                             .lent = is_apart(engine) ? lent : NULL,
                              .bytes = engine->plan.blocks * engine->layout.block_bytes,
                              .out = o->kv_out};
     return bt_lend_open(&engine->lend, o, why);
@@ -80,7 +94,7 @@ allocate(bt_engine *engine, bt_why *why)
     bt_err err;
 
     if ((err = bt_engine_layout_of(&engine->layout, config, o->kv_format, o->kv_block_tokens, why)) != BT_OK ||
-        (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK || (err = take_pool(engine, why)) != BT_OK) {
+        (err = bt_device_reserve(engine->device, &reserve, why)) != BT_OK || (err = take_pools(engine, why)) != BT_OK) {
         return err;
     }
     if (bt_scratch_open(&engine->scratch, engine->device, config, &limits) != BT_OK) {
@@ -341,6 +355,9 @@ bt_engine_close(bt_engine *engine)
     }
     bt_scratch_close(&engine->scratch);
     bt_lend_close(&engine->lend);
+    if (engine->options.kv_done != NULL) {
+        engine->options.kv_done(engine->options.kv_pool_arg);
+    }
     bt_device_free(engine->device, engine->own_kv, engine->plan.kv);
     bt_model_close(engine->model);
     if (engine->host != engine->device) {
@@ -372,6 +389,12 @@ uint8_t *
 bt_engine_kv_pool(const bt_engine *engine)
 {
     return engine->lend.lent != NULL ? engine->lend.lent : engine->kv;
+}
+
+uint8_t *
+bt_engine_kv_device_pool(const bt_engine *engine)
+{
+    return engine->kv_device;
 }
 
 bool

@@ -21,17 +21,21 @@ typedef struct {
     uint32_t context;         // longest sequence; 0 = the model's
     uint32_t logit_rows_max;  // rows of logits one step may ask for; 0 = max_sequences (eval asks for chunk_tokens)
     size_t memory_max; // bytes in all; 0 = what the machine has free. A plan over it is an error with the figures
-    // Who supplies the KV pool's memory, once it is known how much: `blocks` · layout->block_bytes at a 64-byte boundary, zeroed, good until
-    // the engine is closed, and the caller's. NULL = the engine's own. Called at most once in an open; its error ends the open.
+    // Who supplies memory for pools that others fetch from or into, once it is known how much: `blocks` · layout->block_bytes at a 64-byte
+    // boundary, zeroed, the caller's, good until kv_done. Each is called at most once in an open; its error ends the open.
+    //     kv_pool         the program's own memory. Where operations work in another (a GPU's; or with kv_apart, as tests have it), the
+    //                     engine's pool there has the same blocks, and the two are kept alike as far as others need it
+    //     kv_device_pool  the device's memory, which operations work in; NULL = the engine's own
+    //     kv_done         these pools are not used any more: at the end of the engine, while its device is still there
     bt_err (*kv_pool)(void *arg, bt_device *device, const bt_kv_layout *layout, uint32_t blocks, uint8_t **memory,
                       bt_why *why);
+    bt_err (*kv_device_pool)(void *arg, bt_device *device, const bt_kv_layout *layout, uint32_t blocks,
+                             uint8_t **memory, bt_why *why);
+    void (*kv_done)(void *arg);
     void *kv_pool_arg;
-    bool kv_on_device; // that memory is the device's, whose operations work in it; else it is the program's
-    // Where it is the program's and operations work in another (a GPU's; or with kv_apart, as tests have it), the engine has a pool of its
-    // own there with the same blocks, and the two are kept alike as far as others need it:
     bool kv_apart;
     bool
-        kv_out; // a step copies the blocks that it finishes into the lent pool (a prefill node); false: bt_engine_kv_in is used
+        kv_out; // a step copies the blocks that it finishes into kv_pool (a prefill node); false: bt_engine_kv_in is used
 } bt_engine_options;
 
 // Loads the model, plans memory (logged as ENGINE-PLAN, four lines), allocates.
@@ -44,9 +48,10 @@ bt_err bt_engine_layout_of(bt_kv_layout *out, const bt_model_config *config, bt_
                            bt_why *why);
 const bt_kv_layout *bt_engine_kv_layout(const bt_engine *engine);
 uint32_t bt_engine_kv_blocks(const bt_engine *engine);
-uint8_t *
-bt_engine_kv_pool(const bt_engine *engine); // what others fetch from or into; else the engine's own, maybe a GPU's
-// Of two pools: does the other one stand between the engine and whoever fetches?
+// Of kv_pool; without one what operations work in, maybe a GPU's memory.
+uint8_t *bt_engine_kv_pool(const bt_engine *engine);
+uint8_t *bt_engine_kv_device_pool(const bt_engine *engine); // of kv_device_pool; NULL = none
+// Are there two pools, kv_pool's and another which operations work in?
 bool bt_engine_kv_is_apart(const bt_engine *engine);
 // With kv_out: the checksum of a block (bt_kv_checksum_end) as it was when a step finished it. 0: nobody has computed it. Between steps.
 uint64_t bt_engine_kv_sum(const bt_engine *engine, uint32_t block);

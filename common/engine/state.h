@@ -15,8 +15,9 @@ struct bt_engine {
     bt_model *model;
     bt_kv_layout layout;
     bt_engine_plan plan; // made before anything was loaded (outlook.h)
-    uint8_t *kv;         // what operations read and write
-    uint8_t *own_kv;     // the same, or NULL where it is lent
+    uint8_t *kv;         // what operations read and write:
+    uint8_t *own_kv;     // the same, or NULL where it is lent,
+    uint8_t *kv_device;  // and then this, or the program's memory
     bt_lend lend;
     bt_scratch scratch;
     bt_forward forward;

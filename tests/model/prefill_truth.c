@@ -45,8 +45,9 @@ open_engine(uint32_t blocks, bool transfers)
         .max_sequences = 4,
         .chunk_tokens = 40,
         .context = CONTEXT,
-        .kv_pool = transfers ? give_pool : NULL,
-        .kv_apart = w.apart,
+        .kv_pool = transfers && w.pools != POOL_OF_DEVICE ? give_pool : NULL,
+        .kv_device_pool = transfers && w.pools == POOL_OF_DEVICE ? give_pool : NULL,
+        .kv_apart = w.pools == POOLS_APART,
         .kv_out = true,
     };
     bt_engine *engine;

@@ -185,13 +185,13 @@ close_reader(reader *r)
     *r = (reader){0};
 }
 
-static void
-open_as(bt_transfer_path path, uint32_t blocks, bool apart)
+void
+open_world_as(bt_transfer_path path, uint32_t blocks, pools_case pools)
 {
     bt_log_set_level(BT_LOG_ERROR);
     memset(&w, 0, sizeof w);
     w.path = path;
-    w.apart = apart;
+    w.pools = pools;
     w.wakes = eventfd(0, EFD_NONBLOCK);
     w.watch = (bt_watch){.ready = on_wake};
     draw_prompts();
@@ -208,13 +208,7 @@ open_as(bt_transfer_path path, uint32_t blocks, bool apart)
 void
 open_world(bt_transfer_path path, uint32_t blocks)
 {
-    open_as(path, blocks, false);
-}
-
-void
-open_world_apart(bt_transfer_path path, uint32_t blocks)
-{
-    open_as(path, blocks, true);
+    open_world_as(path, blocks, POOL_PLAIN);
 }
 
 void

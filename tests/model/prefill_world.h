@@ -54,6 +54,10 @@ typedef struct {
 
 #define NOBODY UINT32_MAX
 
+// Whose memory the prefill node's pool is: the program's; that, and the engine's own beside it, as on a GPU; the device's, as where GPUs
+// read each other.
+typedef enum { POOL_PLAIN, POOLS_APART, POOL_OF_DEVICE, POOLS_CASES } pools_case;
+
 typedef struct {
     bt_loop *loop;
     int wakes;
@@ -68,7 +72,7 @@ typedef struct {
     bool router_up;
     reader readers[READERS];
     bt_transfer_path path;
-    bool apart; // its engine has a pool of its own beside the transfer's, as on a GPU
+    pools_case pools;
     uint64_t epoch;
 } world;
 
@@ -97,7 +101,7 @@ void hear_all(void);
 // prefill_world.c
 
 void open_world(bt_transfer_path path, uint32_t blocks);
-void open_world_apart(bt_transfer_path path, uint32_t blocks);
+void open_world_as(bt_transfer_path path, uint32_t blocks, pools_case pools);
 void close_world(void);
 void open_prefill(uint64_t epoch, uint32_t blocks);
 void close_prefill(void);

@@ -56,15 +56,12 @@ expect_idle(void)
 
 static const bt_transfer_path paths[] = {BT_TRANSFER_PATH_AUTO, BT_TRANSFER_PATH_STREAM};
 #define PATHS 2
-#define CASES (2 * PATHS) // each with one pool, and with two
+#define CASES ((int)POOLS_CASES * PATHS)
 
 static void
 open_case(int i, uint32_t blocks)
 {
-    if (i < PATHS)
-        open_world(paths[i], blocks);
-    else
-        open_world_apart(paths[i - PATHS], blocks);
+    open_world_as(paths[i % PATHS], blocks, (pools_case)(i / PATHS));
 }
 
 // ---- cases ----

@@ -340,12 +340,27 @@ START_TEST(a_model_that_is_not_there_is_named)
 }
 END_TEST
 
+START_TEST(nodes_on_gpus_of_one_host_meet_there_and_all_others_in_host_memory)
+{
+    must(read_as("tests/data/config/gpus.yaml", BT_NODE_PREFILL, "p1", NULL));
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.prefill[0]), BT_MACHINE_DIRECT); // d1 and d2; d3 is elsewhere
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.prefill[1]), BT_MACHINE_STAGED); // as it is told
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.prefill[2]), BT_MACHINE_STAGED); // a CPU
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.decode[0]), BT_MACHINE_DIRECT);  // p1, and the others by host memory
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.decode[1]), BT_MACHINE_DIRECT_ONLY);
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.decode[2]), BT_MACHINE_STAGED); // nobody is near
+    c.decode_count = 2;
+    ck_assert_int_eq(bt_cluster_direct(&c, &c.prefill[0]), BT_MACHINE_DIRECT_ONLY);
+}
+END_TEST
+
 int
 main(void)
 {
     Suite *suite = suite_create("cluster_config");
     TCase *tests = tcase_create("file"), *here = tcase_create("here");
 
+    tcase_add_test(tests, nodes_on_gpus_of_one_host_meet_there_and_all_others_in_host_memory);
     tcase_add_test(tests, the_nearest_setting_wins);
     tcase_add_test(tests, a_node_names_the_device_it_runs_on);
     tcase_add_test(tests, a_link_listens_where_others_dial_it_unless_told_otherwise);

@@ -354,11 +354,19 @@ queue_attention(void *arg)
     }
 }
 
+typedef struct {
+    uint32_t heads, kv_heads, dim, window;
+} attention_shape;
+
+// `ragged`: contexts from a twentieth of `context` to all of it, so that their mean is a half.
 static void
-bench_attention(uint32_t batch, uint32_t context, uint32_t count)
+bench_attention(attention_shape a, uint32_t batch, uint32_t context, uint32_t count, bool ragged)
 {
-    const uint32_t heads = 32, kv_heads = 8, dim = 128, layers = 4, block_tokens = 32;
+    const uint32_t heads = a.heads, kv_heads = a.kv_heads, dim = a.dim, block_tokens = 32;
+    const size_t cache = (size_t)batch * context * 2 * kv_heads * dim;
+    const uint32_t layers = (uint32_t)std::min((size_t)32, ((size_t)160 << 20) / cache + 2); // cold
     uint32_t blocks_each = (context + block_tokens - 1) / block_tokens, rows = batch * count;
+    uint64_t keys = 0;
     bt_kv_layout layout;
     attention_bench b;
     bt_attention_span *spans = (bt_attention_span *)calloc(batch, sizeof *spans);
@@ -379,10 +387,13 @@ bench_attention(uint32_t batch, uint32_t context, uint32_t count)
     fill(pool, pool_bytes, 5, 0x1f1f1f1fu, 0x20002000u); // small numbers, also where scales lie
     fill(qkv, (size_t)rows * (heads + 2 * kv_heads) * dim * 4, 3, 0x807fffffu, 0x3f000000u);
     for (uint32_t i = 0; i < batch; i++) {
-        spans[i].row = i * count, spans[i].count = count, spans[i].position = context - count;
+        uint32_t own = ragged ? context * (1 + i * 7 % batch * 19 / batch) / 20 : context;
+
+        spans[i].row = i * count, spans[i].count = count, spans[i].position = own - count;
+        keys += a.window != 0 && own > a.window ? a.window : own;
         spans[i].blocks = table + (size_t)i * blocks_each;
         for (uint32_t t = 0; t < count; t++) {
-            positions[i * count + t] = context - count + t;
+            positions[i * count + t] = own - count + t;
         }
     }
     for (uint32_t i = 0; i < batch * blocks_each; i++) {
@@ -394,21 +405,45 @@ bench_attention(uint32_t batch, uint32_t context, uint32_t count)
     b.layers = layers;
     b.args.qkv = qkv, b.args.qkv_stride = (heads + 2 * kv_heads) * dim, b.args.out = out,
     b.args.out_stride = heads * dim;
-    b.args.heads = heads, b.args.kv_heads = kv_heads, b.args.head_dim = dim, b.args.scale = 0.088f;
-    b.args.layout = &layout, b.args.pool = pool;
+    b.args.heads = heads, b.args.kv_heads = kv_heads, b.args.head_dim = dim,
+    b.args.scale = 0.004f; // scores of a few units, as models have
+    b.args.layout = &layout, b.args.pool = pool, b.args.window = a.window;
     cudaStreamSynchronize(cuda->stream);
     s = seconds_of(queue_attention, &b, (int)layers);
-    bytes = (double)batch * context * 2 * kv_heads * (dim + 2);
-    printf("{\"test\":\"attention\",\"batch\":%u,\"context\":%u,\"queries\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
+    bytes = (double)keys * 2 * kv_heads * (dim + 2);
+    printf("{\"test\":\"attention\",\"heads\":\"%u/%u x "
+           "%u\",\"window\":%u,\"batch\":%u,\"context\":%u%s,\"queries\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
            "hbm\":%.2f,"
            "\"tops\":%.1f}\n",
-           batch, context, count, s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb,
-           4.0 * rows * heads * dim * (context - count / 2.0) / s * 1e-12);
+           heads, kv_heads, dim, a.window, batch, context, ragged ? ",\"ragged\":true" : "", count, s * 1e6,
+           bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb, 4.0 * rows * heads * dim * (context - count / 2.0) / s * 1e-12);
     fflush(stdout);
     bt_device_free(device, pool, 0);
     bt_device_free(device, qkv, 0);
     bt_device_free(device, out, 0);
     free(spans), free(table), free(positions), free(ids);
+}
+
+static void
+bench_attentions(void)
+{
+    const attention_shape llama8 = {32, 8, 128, 0}, llama70 = {64, 8, 128, 0}, smol = {9, 3, 64, 0},
+                          gemma = {4, 1, 256, 512};
+
+    bench_attention(llama8, 1, 1, 1, false);
+    bench_attention(llama8, 1, 2048, 1, false);
+    bench_attention(llama8, 1, 65536, 1, false);
+    bench_attention(llama8, 8, 16384, 1, false);
+    bench_attention(llama8, 32, 2048, 1, false);
+    bench_attention(llama8, 128, 2048, 1, false);
+    bench_attention(llama8, 128, 4096, 1, true);
+    bench_attention(llama70, 1, 2048, 1, false);
+    bench_attention(llama70, 64, 2048, 1, false);
+    bench_attention(smol, 1, 2048, 1, false);
+    bench_attention(smol, 128, 2048, 1, false);
+    bench_attention(gemma, 1, 2048, 1, false);
+    bench_attention(gemma, 128, 2048, 1, false);
+    bench_attention(llama8, 1, 2048, 2048, false);
 }
 
 int
@@ -425,7 +460,7 @@ main(int argc, char **argv)
     memset(&limits, 0, sizeof limits);
     options.kind = BT_DEVICE_CUDA;
     options.index = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
-    limits.tokens = 8192, limits.cols = 14336, limits.rows = 28672, limits.heads = 32, limits.kv_heads = 8;
+    limits.tokens = 8192, limits.cols = 14336, limits.rows = 28672, limits.heads = 64, limits.kv_heads = 8;
     limits.head_dim = 128, limits.context = 65536, limits.block_tokens = 32, limits.sequences = 256;
     measure_device(&options);
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
@@ -433,6 +468,11 @@ main(int argc, char **argv)
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
     if (argc > 2 && strcmp(argv[2], "chain") == 0) {
         bench_chains(w8);
+        bt_device_close(device);
+        return 0;
+    }
+    if (argc > 2 && strcmp(argv[2], "attention") == 0) {
+        bench_attentions();
         bt_device_close(device);
         return 0;
     }
@@ -445,12 +485,7 @@ main(int argc, char **argv)
     bench_linear("w8", w8, 14336, 4096, many, 3);
     bench_linear("w8", w8, 4096, 14336, many, 3);
     bench_chains(w8);
-    bench_attention(1, 2048, 1);
-    bench_attention(1, 65536, 1);
-    bench_attention(32, 2048, 1);
-    bench_attention(128, 2048, 1);
-    bench_attention(8, 16384, 1);
-    bench_attention(1, 2048, 2048);
+    bench_attentions();
     bt_device_close(device);
     return 0;
 }

@@ -132,7 +132,9 @@ launch_mma(bt_cuda *cuda, attention_call c)
     const bt_cuda_step *s = &cuda->step;
     bt_err err = BT_OK;
 
-    if (s->single_count != 0) {
+    if (s->single_count != 0 && bt_cuda_decodes(cuda, &c)) {
+        err = bt_cuda_attention_decode(cuda, &c);
+    } else if (s->single_count != 0) {
         c.splits = s->tile_count == 0 ? splits_apart(cuda, &c.a, cuda->tokens, 64 * (size_t)cuda->sms) : 0;
         err = c.group <= 8 ? launch_tiles<STEPS, 1>(cuda, c, s->singles, s->single_count)
                            : launch_tiles<STEPS, 2>(cuda, c, s->singles, s->single_count);
@@ -162,7 +164,9 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     if (args->norm_whole && args->q_norm != NULL) {
         whole_kernel<<<cuda->tokens, 32, 0, cuda->stream>>>(c);
     }
-    prepare_kernel<<<dim3(cuda->tokens, args->heads + 2 * args->kv_heads), 32, 0, cuda->stream>>>(c);
+    if (cuda->step.tile_count != 0 || !bt_cuda_decodes(cuda, &c)) {
+        prepare_kernel<<<dim3(cuda->tokens, args->heads + 2 * args->kv_heads), 32, 0, cuda->stream>>>(c);
+    }
     if (mma && args->head_dim == 64) {
         err = launch_mma<2>(cuda, c);
     } else if (mma && args->head_dim == 128) {

@@ -12,11 +12,42 @@ typedef struct {
     int8_t *q8;
     float *q32, *q_scale, *whole, *partials;
     uint32_t group, scale_groups, splits; // splits: 0 = a block of threads takes all
+    // Of sequences that bring one token each (attention_decode.cuh):
+    const bt_cuda_tile *singles;        // NULL: rows 0 … single_count − 1
+    uint32_t single_count, block_shift; // block_tokens = 1 << block_shift
+    uint32_t *arrivals;                 // [tokens, kv_heads] splits that are done, 0 between calls
+    bool clusters;                      // a (sequence, KV head) is a cluster's, a split a block
+    bool merge_apart;                   // partials of all splits are merged by a kernel of their own
+    size_t partial_floats;
 } attention_call;
+
+// Does bt_cuda_attention_decode know this shape?
+bool bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c);
+// The step's single tokens, all of attention: K and V into the cache, and out.
+bt_err bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *c);
 
 static __device__ __forceinline__ uint8_t *
 block_of(const attention_call &c, uint32_t row, uint32_t position)
 {
     return c.a.pool + (size_t)c.blocks[c.tables[row] + position / c.l.block_tokens] * c.l.block_bytes +
            c.a.layer * c.l.layer_bytes;
+}
+
+// bt_ref_kv_scale
+static __device__ __forceinline__ uint16_t
+kv_scale(uint32_t amax_bits, float *inverse)
+{
+    float scale = bt_float_of_bits(amax_bits) / 127.0f, rounded;
+    __half half;
+
+    *inverse = 0.0f;
+    if (amax_bits >= 0x7f800000u) {
+        return 0x7e00;
+    }
+    half = __float2half_rn(scale > 65504.0f ? 65504.0f : scale);
+    rounded = __half2float(half);
+    if (rounded > 0.0f) {
+        *inverse = 1.0f / rounded;
+    }
+    return __half_as_ushort(half);
 }

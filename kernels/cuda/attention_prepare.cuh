@@ -73,25 +73,6 @@ amax_of(const float *x, uint32_t count)
     return __reduce_max_sync(0xffffffffu, amax);
 }
 
-// bt_ref_kv_scale
-static __device__ __forceinline__ uint16_t
-kv_scale(uint32_t amax_bits, float *inverse)
-{
-    float scale = bt_float_of_bits(amax_bits) / 127.0f, rounded;
-    __half half;
-
-    *inverse = 0.0f;
-    if (amax_bits >= 0x7f800000u) {
-        return 0x7e00;
-    }
-    half = __float2half_rn(scale > 65504.0f ? 65504.0f : scale);
-    rounded = __half2float(half);
-    if (rounded > 0.0f) {
-        *inverse = 1.0f / rounded;
-    }
-    return __half_as_ushort(half);
-}
-
 static __device__ void
 write_floats(const attention_call &c, const float *x, uint8_t *to)
 {

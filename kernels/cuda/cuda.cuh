@@ -124,6 +124,7 @@ typedef struct {
     float *partials;
     size_t partial_floats;
     uint8_t *workspace; // cuBLASLt's
+    uint32_t *arrivals; // [tokens, kv_heads] of attention's partials, 0 between calls
 } bt_cuda;
 
 static inline bt_cuda *

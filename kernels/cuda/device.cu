@@ -186,6 +186,7 @@ lay_out(bt_cuda *cuda, carve *c)
         cuda->partial_floats = most < cuda->partial_floats ? most : cuda->partial_floats;
     }
     cuda->partials = (float *)take(c, cuda->partial_floats * 4);
+    cuda->arrivals = (uint32_t *)take(c, (size_t)l->tokens * l->kv_heads * 4);
     cuda->workspace = (uint8_t *)take(c, BT_CUBLAS_WORKSPACE);
 }
 

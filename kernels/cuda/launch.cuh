@@ -26,13 +26,15 @@ bt_let_next(void)
 #endif
 }
 
-// Queues `kernel` on the device's stream, which may be being recorded. Dynamic shared memory beyond 48 KiB is asked for here.
+// Queues `kernel` on the device's stream, which may be being recorded. Dynamic shared memory beyond 48 KiB is asked for here. Blocks
+// of neighbouring x are clusters of `cluster` (1 below sm_90).
 template <typename... P, typename... A>
 static inline cudaError_t
-bt_cuda_go(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A &&...args)
+bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, uint32_t cluster,
+                     A &&...args)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute early = {};
+    cudaLaunchAttribute attributes[2] = {};
 
     if (shared > 48 * 1024) {
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -41,9 +43,18 @@ bt_cuda_go(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
             return error;
         }
     }
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1, attributes[1].val.clusterDim.z = 1;
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = cuda->stream;
-    config.attrs = &early, config.numAttrs = cuda->early_launch ? 1 : 0;
+    config.attrs = attributes, config.numAttrs = !cuda->early_launch ? 0 : cluster > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...);
+}
+
+template <typename... P, typename... A>
+static inline cudaError_t
+bt_cuda_go(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A &&...args)
+{
+    return bt_cuda_go_clustered(cuda, kernel, grid, block, shared, 1, std::forward<A>(args)...);
 }

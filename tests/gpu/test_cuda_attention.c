@@ -19,20 +19,23 @@ case_of(int i)
     return c;
 }
 
+// (One assertion for all: each costs a system call.)
 static void
 check_same(const attention_case *c, const attention_world *a, const attention_world *b, uint32_t chunk)
 {
-    size_t each = (size_t)c->heads * c->head_dim;
+    size_t each = (size_t)c->heads * c->head_dim, count = attention_positions(c) * each, i = 0;
+    uint32_t x, y;
 
-    for (size_t i = 0; i < attention_positions(c) * each; i++) {
-        uint32_t x, y;
-
+    for (; i < count; i++) {
         memcpy(&x, &a->out[i], 4);
         memcpy(&y, &b->out[i], 4);
-        ck_assert_msg(x == y || (isnan(a->out[i]) && isnan(b->out[i])),
-                      "chunk %u: token %zu, head %zu, dim %zu: ref %a and %a", chunk, i / each, i % each / c->head_dim,
-                      i % c->head_dim, (double)a->out[i], (double)b->out[i]);
+        if (x != y && !(isnan(a->out[i]) && isnan(b->out[i]))) {
+            break;
+        }
     }
+    ck_assert_msg(i == count, "chunk %u: token %zu, head %zu, dim %zu: ref %a and %a", chunk, i / each,
+                  i % each / c->head_dim, i % c->head_dim, (double)a->out[i < count ? i : 0],
+                  (double)b->out[i < count ? i : 0]);
 }
 
 START_TEST(every_shape_and_chunking_gives_the_bits_of_ref)

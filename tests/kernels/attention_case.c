@@ -89,6 +89,9 @@ next_step(const attention_case *c, const attention_way *way, const attention_wor
         uint32_t want = way->chunk > 0 ? way->chunk : (s % 2 == 0 ? 1u : 7u) + (c->lengths[s] > 400 ? 60u : 0u),
                  rest = c->lengths[s] - done[s];
 
+        if (way->alone > 0) {
+            want = rest <= way->alone ? 1 : want < rest - way->alone ? want : rest - way->alone;
+        }
         want = want < rest ? want : rest;
         if (want > 0) {
             st.sequence[st.span_count] = s;

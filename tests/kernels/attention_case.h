@@ -3,7 +3,7 @@
 
 #include "kernels/ops.h"
 
-#define CASE_SEQUENCES_MAX 4
+#define CASE_SEQUENCES_MAX 40
 
 typedef struct {
     uint32_t heads, kv_heads, head_dim, rope_dims, window, block_tokens, k_scale_group; // k_scale_group 0: head_dim
@@ -21,6 +21,7 @@ typedef struct {
     const char *isa;
     uint32_t threads;
     uint32_t chunk; // tokens of each sequence a call; 0: sequences take 1, 7, 1, 7 … tokens, so that calls are mixed
+    uint32_t alone; // tokens at each sequence's end that come one at a time, whatever the chunk
     uint64_t shuffle; // of the block table
 } attention_way;
 

@@ -1,0 +1,155 @@
+// Attention of sequences that bring one token each, on the GPU: the bits of the CPU for every group, shape and length.
+#include "tests/kernels/attention_case.h"
+#include "tests/support/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// (One assertion for all: each costs a system call.)
+static void
+check_same(const attention_case *c, const attention_world *a, const attention_world *b, const char *what)
+{
+    size_t each = (size_t)c->heads * c->head_dim, count = attention_positions(c) * each, i = 0;
+    uint32_t x, y;
+
+    for (; i < count; i++) {
+        memcpy(&x, &a->out[i], 4);
+        memcpy(&y, &b->out[i], 4);
+        if (x != y && !(isnan(a->out[i]) && isnan(b->out[i]))) {
+            break;
+        }
+    }
+    ck_assert_msg(i == count, "%s: token %zu of all, head %zu, dim %zu: %a and %a", what, i / each,
+                  i % each / c->head_dim, i % c->head_dim, (double)a->out[i < count ? i : 0],
+                  (double)b->out[i < count ? i : 0]);
+}
+
+// The last `alone` tokens of every sequence one at a time on the GPU, `times` times, and on the CPU all in large chunks.
+static void
+check_case(const attention_case *c, uint32_t alone, uint32_t times)
+{
+    attention_way cpu_way = {.threads = 1, .chunk = 2000, .shuffle = 1};
+    attention_world cpu, gpu;
+
+    ck_assert(attention_run(&cpu, c, &cpu_way));
+    for (uint64_t i = 0; i < times; i++) {
+        attention_way way = {.chunk = 2000, .alone = alone, .shuffle = 2 + i};
+
+        ck_assert(attention_run_on(&gpu, c, &way, BT_DEVICE_CUDA));
+        check_same(c, &cpu, &gpu, i == 0 ? "once" : "again");
+        attention_free(&gpu);
+    }
+    attention_free(&cpu);
+}
+
+// Groups of 1 … 16 by head dimensions of 64, 128, 256.
+START_TEST(any_group_and_head_dim_gives_the_bits_of_the_cpu)
+{
+    static const uint32_t dims[] = {64, 128, 256};
+    uint32_t group = (uint32_t)_i % 16 + 1, dim = dims[_i / 16], heads = group < 6 ? 2 : 1;
+    attention_case c = {.heads = group * heads,
+                        .kv_heads = heads,
+                        .head_dim = dim,
+                        .rope_dims = group % 3 == 0   ? dim / 2
+                                     : group % 7 == 0 ? 0
+                                                      : dim,
+                        .block_tokens = 16u << group % 3,
+                        .window = group % 4 == 3 ? 300 : 0,
+                        .norm = group % 2 == 0,
+                        .norm_whole = group % 4 == 0,
+                        .shift = group % 3 == 1,
+                        .softcap = group % 5 == 4 ? 20 : 0,
+                        .sequences = 3,
+                        .lengths = {group % 4 == 1 ? 1030 : 520, 70, 3},
+                        .seed = 40 + (uint64_t)_i};
+
+    check_case(&c, 6, 1);
+}
+END_TEST
+
+// More splits than a GPU has room for at once, of sequences of very different lengths.
+START_TEST(ragged_batches_give_the_bits_of_the_cpu)
+{
+    attention_case c = {.heads = _i == 0 ? 24 : 16,
+                        .kv_heads = 8,
+                        .head_dim = _i == 0 ? 64 : 128,
+                        .rope_dims = _i == 0 ? 64 : 128,
+                        .block_tokens = 32,
+                        .window = _i == 0 ? 520 : 0,
+                        .sequences = CASE_SEQUENCES_MAX,
+                        .seed = 90 + (uint64_t)_i};
+
+    for (uint32_t s = 0; s < c.sequences; s++) {
+        c.lengths[s] = s % 13 == 4 ? 1040 + s : s % 3 == 0 ? 8 + s : 60 + 6 * s;
+    }
+    check_case(&c, 3, 2);
+}
+END_TEST
+
+START_TEST(long_contexts_give_the_bits_of_the_cpu)
+{
+    attention_case c = {.heads = _i % 2 == 0 ? 2 : 3,
+                        .kv_heads = 1,
+                        .head_dim = 64u << _i % 2,
+                        .rope_dims = 64u << _i % 2,
+                        .block_tokens = 32,
+                        .sequences = 2,
+                        .lengths = {_i % 2 == 0 ? 8230 : 8700, 513},
+                        .seed = 60 + (uint64_t)_i};
+
+    check_case(&c, 7, 1);
+}
+END_TEST
+
+START_TEST(poison_shows_where_the_cpu_shows_it)
+{
+    attention_case c = {.heads = 4u << _i % 3,
+                        .kv_heads = 2,
+                        .head_dim = _i < 3 ? 64 : 128,
+                        .rope_dims = 64,
+                        .block_tokens = 32,
+                        .window = _i % 2 * 40,
+                        .sequences = 1,
+                        .lengths = {721}, // position 719 is poisoned
+                        .poison = 90,
+                        .seed = 3};
+
+    check_case(&c, 4, 2);
+}
+END_TEST
+
+// A case of its own, so that CK_RUN_CASE can name it.
+static void
+add(Suite *suite, const char *name, const TTest *test, int first, int end)
+{
+    TCase *tcase = tcase_create(name);
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, test, first, end);
+    suite_add_tcase(suite, tcase);
+}
+
+int
+main(void)
+{
+    Suite *suite = suite_create("cuda decode attention");
+    bt_device_options options = {.kind = BT_DEVICE_CUDA};
+    bt_device *device;
+    bt_why why;
+
+    if (bt_device_open(&device, &options, &why) != BT_OK) {
+        printf("%s\n", why.text);
+        return 77;
+    }
+    bt_device_close(device);
+    setenv("CK_FORK", "no", 1); // a context does not survive a fork
+    add(suite, "dim64", any_group_and_head_dim_gives_the_bits_of_the_cpu, 0, 16);
+    add(suite, "dim128", any_group_and_head_dim_gives_the_bits_of_the_cpu, 16, 32);
+    add(suite, "dim256", any_group_and_head_dim_gives_the_bits_of_the_cpu, 32, 48);
+    add(suite, "ragged", ragged_batches_give_the_bits_of_the_cpu, 0, 2);
+    add(suite, "long", long_contexts_give_the_bits_of_the_cpu, 0, 2);
+    add(suite, "poison", poison_shows_where_the_cpu_shows_it, 0, 6);
+    return bt_test_run(suite);
+}

@@ -90,7 +90,8 @@ typedef struct {
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more
-    bool hangs;         // and does not even answer: nothing that waits for it may be called
+    bt_time patience;   // without an answer for so long it hangs:
+    bool hangs;         // nothing that waits for it may be called any more
     // Copies beside a step (bt_device_read_beside): they begin behind `begun` of the stream, and the step ends behind `copied`.
     cudaStream_t beside;
     cudaEvent_t begun, copied;

@@ -10,8 +10,8 @@
 
 #define PARTIAL_BYTES ((size_t)256 << 20)
 #define S32_TOKENS 2048u
-#define PAGE ((size_t)2 << 20) // of the device's memory
-#define HANG_SECONDS 30        // without an answer: no step takes as long
+#define PAGE ((size_t)2 << 20)    // of the device's memory
+#define PATIENCE (30 * BT_SECOND) // no step takes as long
 
 bt_err
 bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
@@ -28,7 +28,7 @@ bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
 static bt_err
 settle(bt_cuda *cuda, const char *what)
 {
-    bt_time end = bt_time_now() + HANG_SECONDS * BT_SECOND;
+    bt_time end = bt_time_now() + cuda->patience;
     cudaError_t error;
 
     if (cuda->hangs) {
@@ -37,7 +37,8 @@ settle(bt_cuda *cuda, const char *what)
     while ((error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady) {
         if (bt_time_now() > end) {
             cuda->hangs = true;
-            bt_log_error("CUDA-HANGS", "%s: %s: no answer in %d s", cuda->name, what, HANG_SECONDS);
+            bt_log_error("CUDA-HANGS", "%s: %s: no answer in %.1f s", cuda->name, what,
+                         (double)cuda->patience / BT_SECOND);
             cuda->broken = cudaErrorLaunchTimeout;
             return BT_ERR_DEVICE;
         }
@@ -721,6 +722,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
                        cuda->index, p.name, p.major, p.minor);
     }
     cuda->sms = p.multiProcessorCount;
+    cuda->patience = PATIENCE;
     cuda->early_launch = p.major >= 9;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     if ((error = open_streams(cuda)) != cudaSuccess) {

@@ -27,8 +27,9 @@ open_slots(bt_plane *plane)
     plane->current = bt_alloc_array(o->peers_max, sizeof *plane->current);
     plane->fetches = bt_alloc_array(o->fetches_max, sizeof *plane->fetches);
     plane->blocks = bt_alloc_array(o->fetches_max, o->fetch_blocks_max * sizeof *plane->blocks);
+    plane->landings = bt_alloc_array(o->fetches_max, sizeof *plane->landings);
     if (plane->connections == NULL || plane->peers == NULL || plane->current == NULL || plane->fetches == NULL ||
-        plane->blocks == NULL)
+        plane->blocks == NULL || plane->landings == NULL)
         return BT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < o->peers_max; i++)
         plane->current[i] = BT_PLANE_NONE;
@@ -61,6 +62,7 @@ free_plane(bt_plane *plane)
     bt_free(plane->current);
     bt_free(plane->fetches);
     bt_free(plane->blocks);
+    bt_free(plane->landings);
     bt_free(plane);
 }
 

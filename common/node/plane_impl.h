@@ -61,14 +61,16 @@ typedef struct {
     uint64_t epoch, user;
     bt_time deadline, asked;
     bt_transfer_block *blocks; // [fetch_blocks_max]
-    // The thread's:
-    uint32_t lane;
-    // of what has landed and is being staged:
-    bool staging;
-    uint64_t ticket;
-    bt_transfer_event landed;
-    bt_time staged_at;
 } bt_plane_fetch_slot;
+
+// What has landed of the fetch in the slot of the same number, while it is staged. The thread's alone.
+typedef struct {
+    bool staging;
+    uint32_t lane;
+    uint64_t ticket;
+    bt_transfer_event event; // that is told when it is through
+    bt_time since;
+} bt_plane_landing;
 
 // A pool, and what becomes of blocks that land in it.
 typedef struct {
@@ -87,6 +89,7 @@ struct bt_plane {
     uint32_t connection_count;
     bt_plane_fetch_slot *fetches; // [fetches_max]
     bt_transfer_block *blocks;    // of all fetches
+    bt_plane_landing *landings;   // [fetches_max]
     bt_mailbox *asks, *told;
     // The loop's:
     uint32_t *current; // [peers_max] the connection of each peer, or BT_PLANE_NONE

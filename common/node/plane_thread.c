@@ -256,13 +256,12 @@ take_proof(bt_plane *plane, uint32_t slot, const bt_transfer_event *event)
 static void
 begin_fetch(bt_plane *plane, uint32_t slot)
 {
-    bt_plane_fetch_slot *f = &plane->fetches[slot];
+    const bt_plane_fetch_slot *f = &plane->fetches[slot];
     const bt_plane_connection *c = f->connection != BT_PLANE_NONE ? &plane->connections[f->connection] : NULL;
     bt_err err = BT_ERR_PEER;
 
-    f->lane = c != NULL ? c->via : 0;
     if (c != NULL && c->state == BT_PLANE_OPEN)
-        err = bt_transfer_fetch(plane->lanes[f->lane].transfer, c->transfer_peer[f->lane], f->blocks, f->count,
+        err = bt_transfer_fetch(plane->lanes[c->via].transfer, c->transfer_peer[c->via], f->blocks, f->count,
                                 f->deadline, slot);
     else
         plane->stats.strays++;
@@ -275,34 +274,32 @@ begin_fetch(bt_plane *plane, uint32_t slot)
 static void
 end_staging(bt_plane *plane, uint32_t slot, bt_err err)
 {
-    bt_plane_fetch_slot *f = &plane->fetches[slot];
+    bt_plane_landing *l = &plane->landings[slot];
 
-    f->staging = false;
+    l->staging = false;
     plane->staging--;
     if (err == BT_OK)
-        tell_fetched(plane, slot, f->landed.err, f->landed.cause, f->landed.good);
+        tell_fetched(plane, slot, l->event.err, l->event.cause, l->event.good);
     else
         tell_fetched(plane, slot, err, BT_TRANSFER_CAUSE_NONE, 0);
 }
 
 // What is good of it goes on; what is not is told with it.
 static void
-take_landed(bt_plane *plane, const bt_transfer_event *event)
+take_landed(bt_plane *plane, uint32_t lane, const bt_transfer_event *event)
 {
     uint32_t slot = (uint32_t)event->user;
-    bt_plane_fetch_slot *f = &plane->fetches[slot];
-    const bt_plane_stage *stage = &plane->lanes[f->lane].stage;
+    bt_plane_landing *l = &plane->landings[slot];
+    const bt_plane_stage *stage = &plane->lanes[lane].stage;
     bt_err err;
 
     if (stage->begin == NULL || event->good == 0) {
         tell_fetched(plane, slot, event->err, event->cause, event->good);
         return;
     }
-    f->landed = *event;
-    f->staging = true;
-    f->staged_at = bt_time_now();
+    *l = (bt_plane_landing){.staging = true, .lane = lane, .event = *event, .since = bt_time_now()};
     plane->staging++;
-    if ((err = stage->begin(stage->arg, f->blocks, event->good, &f->ticket)) != BT_OK)
+    if ((err = stage->begin(stage->arg, plane->fetches[slot].blocks, event->good, &l->ticket)) != BT_OK)
         end_staging(plane, slot, err);
 }
 
@@ -320,11 +317,10 @@ go_on_staging(bt_plane *plane, uint32_t lane)
     err = stage->through(stage->arg, &through);
     now = bt_time_now();
     for (uint32_t slot = 0; slot < plane->options.fetches_max; slot++) {
-        const bt_plane_fetch_slot *f = &plane->fetches[slot];
+        const bt_plane_landing *l = &plane->landings[slot];
 
-        if (f->staging && f->lane == lane &&
-            (err != BT_OK || f->ticket <= through || now - f->staged_at > STAGE_TIME_MAX))
-            end_staging(plane, slot, err == BT_OK && f->ticket > through ? BT_ERR_DEVICE : err);
+        if (l->staging && l->lane == lane && (err != BT_OK || l->ticket <= through || now - l->since > STAGE_TIME_MAX))
+            end_staging(plane, slot, err == BT_OK && l->ticket > through ? BT_ERR_DEVICE : err);
     }
 }
 
@@ -350,7 +346,8 @@ take_ask(void *self, const void *message)
         begin_fetch(plane, ask->slot);
         break;
     case BT_PLANE_ASK_CANCEL:
-        bt_transfer_cancel(plane->lanes[plane->fetches[ask->slot].lane].transfer, ask->slot);
+        for (uint32_t lane = 0; lane < plane->lane_count; lane++) // it is under way in one of them, or over
+            bt_transfer_cancel(plane->lanes[lane].transfer, ask->slot);
         break;
     }
 }
@@ -360,7 +357,7 @@ take_event(bt_plane *plane, uint32_t lane, const bt_transfer_event *event)
 {
     switch (event->kind) {
     case BT_TRANSFER_FETCHED:
-        take_landed(plane, event);
+        take_landed(plane, lane, event);
         break;
     case BT_TRANSFER_PROVED:
         take_proof(plane, (uint32_t)event->user, event);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,7 +54,8 @@ typedef struct {
     const char *shape_names, *way_names, *devices;
     char owner_device[32], device[32];                         // of `devices`
     uint32_t context, repeat, prefill_rate, piece_mib, window; // the last two 0: the transfer's own
-    bool json;
+    uint32_t run;                                              // 0: all blocks are neighbours
+    bool json, checked;                                        // only with checksums
 } bench;
 
 typedef struct {
@@ -294,6 +296,15 @@ await_child(pid_t child)
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+// Where the owner has what becomes block i: neighbours in runs of so many, the last run first.
+static uint32_t
+source_of(const bench *b, uint32_t i, uint32_t blocks)
+{
+    uint32_t run = b->run != 0 ? b->run : blocks, runs = blocks / run;
+
+    return i < runs * run ? (runs - 1 - i / run) * run + i % run : i;
+}
+
 static int
 measure(const bench *b, const shape *s, const way *w, bool checksum)
 {
@@ -309,17 +320,21 @@ measure(const bench *b, const shape *s, const way *w, bool checksum)
         return 1;
     }
     for (uint32_t i = 0; i < r.blocks; i++) {
-        r.list[i] = (bt_transfer_block){i, i, GENERATION};
+        r.list[i] = (bt_transfer_block){source_of(b, i, r.blocks), i, GENERATION};
     }
     fflush(NULL);
     owner = fork();
     if (owner == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(fds[0]);
         _exit(own(b, w, &r.layout, r.blocks, fds[1]));
     }
     close(fds[1]);
     apart = w->gpu ? fork() : 0;
     if (apart == 0) {
+        if (w->gpu) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+        }
         code = receive_all(b, &r, s, w, checksum, fds[0]);
         fflush(NULL);
         if (w->gpu) {
@@ -341,7 +356,7 @@ measure_all(bench *b)
 
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-            for (int checksum = 1; checksum >= 0; checksum--) {
+            for (int checksum = 1; checksum >= (b->checked ? 1 : 0); checksum--) {
                 if (listed(b->shape_names, shapes[s].name) && listed(b->way_names, ways[w].name) &&
                     (!ways[w].gpu || b->devices != NULL)) {
                     code |= measure(b, &shapes[s], &ways[w], checksum == 1);
@@ -380,9 +395,11 @@ bt_bench_transfer_main(int argc, char **argv)
         {"repeat", BT_ARG_U32, &b.repeat, "N", "fetches after one to warm up; the fastest and the median are told",
          NULL},
         {"piece", BT_ARG_U32, &b.piece_mib, "MIB", "longest operation [16, of GPUs 64]", NULL},
-        {"window", BT_ARG_U32, &b.window, "N", "operations in flight [4]", NULL},
+        {"window", BT_ARG_U32, &b.window, "N", "operations in flight [4, of GPUs 16]", NULL},
+        {"run", BT_ARG_U32, &b.run, "BLOCKS", "that are neighbours at both ends [all]", NULL},
         {"prefill-rate", BT_ARG_U32, &b.prefill_rate, "TOKENS/S",
          "of a prefill node: tells the transfer's share of TTFT", NULL},
+        {"checksum", BT_ARG_FLAG, &b.checked, NULL, "only with checksums", NULL},
         {"json", BT_ARG_FLAG, &b.json, NULL, "one JSON line a measurement on stdout", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},
     };

@@ -103,17 +103,26 @@ bt_copier_stamp(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint6
 bt_err
 bt_copier_sum(bt_copier *copier, const bt_kv_layout *layout, const void *first, uint32_t count, uint64_t *ticket)
 {
-    return fits(copier, count)
-               ? head_of(copier)->kind->fetch(copier, layout, NULL, first, count, BT_COPIER_BY_KERNEL, ticket)
-               : BT_ERR_INVALID;
+    bt_copier_blocks run = {NULL, first, count};
+
+    return bt_copier_fetch(copier, layout, &run, 1, BT_COPIER_BY_KERNEL, ticket);
 }
 
 bt_err
-bt_copier_fetch(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+bt_copier_fetch(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
                 bt_copier_way way, uint64_t *ticket)
 {
-    return fits(copier, count) ? head_of(copier)->kind->fetch(copier, layout, to, from, count, way, ticket)
-                               : BT_ERR_INVALID;
+    uint32_t count = 0;
+
+    if (run_count > BT_COPIER_RUNS_MAX) {
+        return BT_ERR_INVALID;
+    }
+    for (uint32_t i = 0; i < run_count; i++) {
+        if (!fits(copier, runs[i].count) || !fits(copier, count += runs[i].count)) {
+            return BT_ERR_INVALID;
+        }
+    }
+    return head_of(copier)->kind->fetch(copier, layout, runs, run_count, way, ticket);
 }
 
 const bt_copier_landed *

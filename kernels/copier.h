@@ -42,7 +42,8 @@ bt_err bt_copier_wait(bt_copier *copier, uint64_t ticket, bt_time deadline);
 int bt_copier_fd(const bt_copier *copier);
 bool bt_copier_arm(bt_copier *copier);
 
-// What follows begins a batch. BT_ERR_BUSY: `batches` are in flight. BT_ERR_INVALID: more blocks than were said at open.
+// What follows begins a batch. BT_ERR_BUSY: `batches` are in flight. BT_ERR_INVALID: more blocks than were said at open. A batch that has ended
+// makes room whether `through` has told it or not: who wants what it landed begins no more than `batches` beyond those it has looked at.
 
 // Copies, in this order, between any memories that this process may name: its own, the device's, another device's that was opened.
 typedef struct {
@@ -76,12 +77,19 @@ bt_err bt_copier_sum(bt_copier *copier, const bt_kv_layout *layout, const void *
 // Copies blocks, out of this device's memory or a peer's, and takes their sums. The sums are those of the bytes that were written to
 // `to`, and each trailer is read, and written to `to`, after the bytes before it, so that it vouches for them.
 //     BY_KERNEL  in one pass; for memory of the same GPU, where it moves two thirds of the bytes that copying and then summing would
-//     BY_ENGINE  a copy, which takes no processor of the GPU, and then the sums of what has landed while the next batch is copied; for
+//     BY_ENGINE  copies, which take no processor of the GPU, and then the sums of what has landed while the next batch is copied; for
 //                another GPU's memory
 typedef enum { BT_COPIER_BY_KERNEL, BT_COPIER_BY_ENGINE } bt_copier_way;
-bt_err bt_copier_fetch(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+// Blocks that are neighbours on both sides. A batch may have several runs: a batch costs more than a run.
+typedef struct {
+    void *to;
+    const void *from;
+    uint32_t count;
+} bt_copier_blocks;
+#define BT_COPIER_RUNS_MAX 16
+bt_err bt_copier_fetch(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
                        bt_copier_way way, uint64_t *ticket);
-// [count] of a sum or fetch that is done; good until `batches` more have begun.
+// [blocks] of a sum or fetch that is done, in the order of its runs; good until `batches` more have begun.
 const bt_copier_landed *bt_copier_landed_of(const bt_copier *copier, uint64_t ticket);
 
 #ifdef __cplusplus

@@ -50,8 +50,8 @@ typedef struct {
                     uint64_t *ticket);
     bt_err (*stamp)(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint64_t epoch,
                     const bt_copier_stamping *stampings, uint32_t count, uint64_t *ticket);
-    // to NULL: only sums
-    bt_err (*fetch)(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+    // `to` of a run NULL: only sums, one run
+    bt_err (*fetch)(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
                     bt_copier_way way, uint64_t *ticket);
 } bt_copier_class;
 

@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define BATCHES_MAX 64u
+#define BATCHES 4u                      // two move at any time, and the next are there when they end
 #define DROP_WAIT (50 * BT_MILLISECOND) // a batch takes less than one
 #define GRANULE ((size_t)2 << 20)       // what is lent is whole ones, so that it begins where the handle does
 #define EVENTS 64
@@ -48,11 +48,12 @@ static bt_err
 open_copier(bt_cuda_transport *c, bt_why *why)
 {
     uint32_t pieces = bt_piece_count(&c->o);
-    bt_copier_options options = {.blocks = bt_piece_blocks(&c->o), .notify = true};
+    bt_copier_options options = {.batches = BATCHES, .blocks = bt_piece_blocks(&c->o), .notify = true};
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = COPIER_EVENT};
     bt_err err;
 
-    options.batches = c->batches = pieces < BATCHES_MAX ? pieces : BATCHES_MAX;
+    c->batches = options.batches;
+    c->blocks = options.blocks;
     c->peers = bt_alloc_array(c->o.peers_max, sizeof *c->peers);
     c->flights = bt_alloc_array(c->batches, sizeof *c->flights);
     c->waiting = bt_alloc_array(pieces, sizeof *c->waiting);
@@ -141,26 +142,31 @@ end_piece(bt_piece *piece, bt_err err)
 static void
 land(bt_cuda_transport *c, uint64_t ticket)
 {
-    bt_piece *piece = c->flights[ticket % c->batches];
     const bt_copier_landed *landed = bt_copier_landed_of(c->copier, ticket);
+    bt_piece *next;
 
-    for (uint32_t i = 0; i < piece->count; i++) {
-        piece->sums[i] = landed[i].sum;
-        piece->trailers[i] = landed[i].trailer;
+    for (bt_piece *piece = c->flights[ticket % c->batches]; piece != NULL; piece = next) {
+        next = piece->next;
+        for (uint32_t i = 0; i < piece->count; i++, landed++) {
+            piece->sums[i] = landed->sum;
+            piece->trailers[i] = landed->trailer;
+        }
+        piece->summed = true;
+        c->peers[piece->peer].flying--;
+        end_piece(piece, BT_OK);
     }
-    piece->summed = true;
-    c->peers[piece->peer].flying--;
-    end_piece(piece, BT_OK);
+    c->flights[ticket % c->batches] = NULL;
 }
 
 // Of a failed GPU no batch will end, and none writes any more.
 static void
 fail_all(bt_cuda_transport *c)
 {
-    for (uint32_t i = 0; i < c->batches; i++) {
-        bt_piece *piece = c->flights[i];
+    bt_piece *next;
 
-        if (piece != NULL && piece->state == BT_PIECE_MOVING) {
+    for (uint32_t i = 0; i < c->batches; i++) {
+        for (bt_piece *piece = c->flights[i]; piece != NULL; piece = next) {
+            next = piece->next;
             c->peers[piece->peer].flying--;
             end_piece(piece, BT_ERR_DEVICE);
         }
@@ -169,7 +175,7 @@ fail_all(bt_cuda_transport *c)
     for (uint32_t i = 0; i < c->waiting_count; i++) {
         end_piece(c->waiting[i], BT_ERR_DEVICE);
     }
-    c->waiting_count = 0;
+    c->waiting_count = c->waiting_blocks = 0;
     c->broken = true;
 }
 
@@ -187,34 +193,76 @@ reap(bt_cuda_transport *c)
     }
     while (c->through < through) {
         land(c, ++c->through);
-        c->flights[c->through % c->batches] = NULL;
     }
 }
 
-// False: there is no batch free.
-static bool
-begin(bt_cuda_transport *c, bt_piece *piece)
+static bt_copier_way
+way_to(const bt_cuda_transport *c, const bt_piece *piece)
 {
-    bt_cuda_peer *p = &c->peers[piece->peer];
-    const bt_kv_layout *layout = &c->o.layout;
-    bt_copier_way way = p->same && !c->o.by_engine ? BT_COPIER_BY_KERNEL : BT_COPIER_BY_ENGINE;
-    uint64_t ticket;
-    bt_err err = bt_copier_fetch(c->copier, layout, c->pool + piece->to * layout->block_bytes,
-                                 p->pool + piece->from * layout->block_bytes, piece->count, way, &ticket);
+    return c->peers[piece->peer].same && !c->o.by_engine ? BT_COPIER_BY_KERNEL : BT_COPIER_BY_ENGINE;
+}
 
+// The oldest that wait, as many as fit into a batch and go the same way.
+static uint32_t
+gather(const bt_cuda_transport *c, bt_copier_blocks runs[BT_COPIER_RUNS_MAX])
+{
+    size_t block_bytes = c->o.layout.block_bytes;
+    uint32_t count = 0, blocks = 0;
+
+    while (count < c->waiting_count && count < BT_COPIER_RUNS_MAX) {
+        const bt_piece *piece = c->waiting[count];
+
+        blocks += piece->count;
+        if (blocks > c->blocks || way_to(c, piece) != way_to(c, c->waiting[0])) {
+            break;
+        }
+        runs[count++] = (bt_copier_blocks){c->pool + piece->to * block_bytes,
+                                           c->peers[piece->peer].pool + piece->from * block_bytes, piece->count};
+    }
+    return count;
+}
+
+static void
+forget_first(bt_cuda_transport *c, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        c->waiting_blocks -= c->waiting[i]->count;
+    }
+    c->waiting_count -= count;
+    memmove(c->waiting, c->waiting + count, c->waiting_count * sizeof *c->waiting);
+}
+
+// False: none waits, or all batches are in flight. One that has ended is, too, until what it landed has been taken.
+static bool
+begin_batch(bt_cuda_transport *c)
+{
+    bt_copier_blocks runs[BT_COPIER_RUNS_MAX];
+    uint32_t count = c->begun - c->through < c->batches ? gather(c, runs) : 0;
+    uint64_t ticket;
+    bt_err err;
+
+    if (count == 0) {
+        return false;
+    }
+    err = bt_copier_fetch(c->copier, &c->o.layout, runs, count, way_to(c, c->waiting[0]), &ticket);
     if (err == BT_ERR_BUSY) {
         return false;
     }
     if (err != BT_OK) {
         fail_all(c);
-        end_piece(piece, BT_ERR_DEVICE);
-        return true;
+        return false;
     }
-    c->flights[ticket % c->batches] = piece;
-    p->flying++;
+    for (uint32_t i = 0; i < count; i++) {
+        c->waiting[i]->next = i + 1 < count ? c->waiting[i + 1] : NULL;
+        c->peers[c->waiting[i]->peer].flying++;
+    }
+    c->begun = ticket;
+    c->flights[ticket % c->batches] = c->waiting[0];
+    forget_first(c, count);
     return true;
 }
 
+// A piece that fills a batch goes at once. Shorter ones wait for those that are moved in the same turn; the next progress sees to them.
 static void
 cuda_move(bt_transport *transport, bt_piece *piece, bt_time now)
 {
@@ -224,22 +272,12 @@ cuda_move(bt_transport *transport, bt_piece *piece, bt_time now)
     piece->began = bt_time_now();
     if (c->broken) {
         end_piece(piece, BT_ERR_DEVICE);
-    } else if (c->waiting_count != 0 || !begin(c, piece)) {
-        c->waiting[c->waiting_count++] = piece;
+        return;
     }
-}
-
-static void
-begin_waiting(bt_cuda_transport *c)
-{
-    uint32_t begun = 0;
-
-    while (begun < c->waiting_count && begin(c, c->waiting[begun])) {
-        begun++;
-    }
-    if (c->waiting_count != 0) { // else the GPU has failed meanwhile
-        c->waiting_count -= begun;
-        memmove(c->waiting, c->waiting + begun, c->waiting_count * sizeof *c->waiting);
+    c->waiting[c->waiting_count++] = piece;
+    c->waiting_blocks += piece->count;
+    if (c->waiting_blocks >= c->blocks) {
+        begin_batch(c);
     }
 }
 
@@ -248,6 +286,7 @@ forget_waiting(bt_cuda_transport *c, const bt_piece *piece)
 {
     for (uint32_t i = 0; i < c->waiting_count; i++) {
         if (c->waiting[i] == piece) {
+            c->waiting_blocks -= piece->count;
             c->waiting_count--;
             memmove(c->waiting + i, c->waiting + i + 1, (c->waiting_count - i) * sizeof *c->waiting);
             return true;
@@ -281,7 +320,8 @@ cuda_progress(bt_transport *transport, bt_time now)
 
     (void)now, (void)count;
     reap(c);
-    begin_waiting(c);
+    while (begin_batch(c)) {
+    }
     for (uint32_t i = 0; i < c->o.peers_max; i++) {
         bt_cuda_peer_look(c, i);
     }
@@ -298,6 +338,8 @@ cuda_arm(bt_transport *transport)
 {
     bt_cuda_transport *c = (bt_cuda_transport *)transport;
 
+    while (begin_batch(c)) { // what was moved since the last progress
+    }
     return c->broken || bt_copier_arm(c->copier);
 }
 

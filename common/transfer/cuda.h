@@ -5,8 +5,9 @@
 //       mark: a page of host memory (shared.h) ──────────▶  maps it: same host, same program as described; has it closed?
 //       its process ─────────────────────────────────────▶  pidfd: does it live?
 //
-// What is in flight is the copier's: a batch a piece, told apart by its ticket. A batch cannot be taken back, and need not be: it ends by
-// itself within a millisecond, whatever the owner does.
+// What is in flight is the copier's: a few batches, told apart by their tickets. Pieces that find all in flight wait, and those that wait go
+// together in the next: long pieces alone, short ones up to sixteen, since a batch costs as much as moving several blocks. A batch cannot be
+// taken back, and need not be: it ends by itself within a millisecond, whatever the owner does.
 #pragma once
 
 #include "common/transfer/impl.h"
@@ -53,12 +54,12 @@ typedef struct {
     uint8_t *pool;
     size_t pool_bytes;
     bt_copier *copier;
-    bool broken; // the copier says that the GPU has failed
-    uint32_t batches;
-    uint64_t through;   // tickets up to here are told
-    bt_piece **flights; // [batches] by ticket
-    bt_piece **waiting; // [pieces] for which there was no batch, oldest first
-    uint32_t waiting_count;
+    bool broken;              // the copier says that the GPU has failed
+    uint32_t batches, blocks; // in flight at most; of one
+    uint64_t begun, through;  // tickets so far; those whose landing has been taken
+    bt_piece **flights;       // [batches] by ticket
+    bt_piece **waiting;       // [pieces] for which there was no batch, oldest first
+    uint32_t waiting_count, waiting_blocks;
     bt_cuda_peer *peers; // [peers_max]
     int epoll;
 } bt_cuda_transport;

@@ -27,6 +27,7 @@ typedef struct bt_piece {
     uint32_t tag;                   // of ucx: which of the answers is ours
     void *arrived;                  // of ucx: an answer that waits to be received
     struct bt_transport *transport; // of ucx, for its callbacks
+    struct bt_piece *next;          // of cuda: in the same batch
     bool posted;                    // of ucx: the library may write to the landing blocks
     uint32_t fetch, first;          // of fetch.c
 } bt_piece;

@@ -38,7 +38,7 @@ set_defaults(bt_transfer_options *o)
     o->peers_max = either(o->peers_max, 64);
     o->fetches_max = either(o->fetches_max, 64);
     o->fetch_blocks_max = either(o->fetch_blocks_max, 1024);
-    o->window = either(o->window, 4);
+    o->window = either(o->window, o->memory == BT_TRANSFER_CUDA ? 16 : 4);
     if (o->piece_bytes == 0) {
         o->piece_bytes = (size_t)(o->memory == BT_TRANSFER_CUDA ? 64 : 16) << 20;
     }

@@ -83,7 +83,7 @@ typedef struct {
     uint32_t peers_max;        // 0 = 64
     uint32_t fetches_max;      // in progress at once; 0 = 64
     uint32_t fetch_blocks_max; // of one fetch; 0 = 1024
-    uint32_t window;           // operations in flight a peer; 0 = 4
+    uint32_t window;           // operations in flight a peer; 0 = 4, of a GPU 16
     size_t piece_bytes;        // longest operation, at least a block; 0 = 16 MiB, of a GPU 64 MiB
     size_t turn_bytes;         // that a poll copies itself; 0 = 8 MiB
     bool no_checksum;          // check only names: for measuring, and for those who trust their memory

@@ -151,12 +151,10 @@ open_pool(bt_ucx *u, size_t bytes, bt_why *why)
     if (err != BT_OK) {
         return err;
     }
-    if (gpu) {
-        params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
-        params.memory_type = UCS_MEMORY_TYPE_CUDA;
-    } else {
+    if (!gpu) {
         u->memory = u->pool.memory;
     }
+    // Whose memory it is UCX finds out: told so, 1.22 takes the region for one from 0 to 0 and fails.
     params.address = u->memory;
     if ((status = ucp_mem_map(u->context, &params, &u->memh)) != UCS_OK ||
         (status = ucp_rkey_pack(u->context, u->memh, &u->key, &u->key_bytes)) != UCS_OK) {
@@ -607,7 +605,8 @@ ucx_arm(bt_transport *transport)
 {
     bt_ucx *u = (bt_ucx *)transport;
 
-    return u->fd < 0 || ((u->copier == NULL || (u->summed == u->summing_count && bt_copier_arm(u->copier))) &&
+    return u->fd < 0 || ((u->copier == NULL ||
+                          ((u->summed == u->summing_count || u->summed == u->o.window) && bt_copier_arm(u->copier))) &&
                          ucp_worker_arm(u->mouth) == UCS_OK && ucp_worker_arm(u->ear) == UCS_OK);
 }
 

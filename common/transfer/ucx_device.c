@@ -86,7 +86,7 @@ bt_ucx_device_turn(bt_ucx *u)
     while (err == BT_OK && u->ended < through) {
         land_oldest(u, ++u->ended);
     }
-    while (err == BT_OK && u->summed < u->summing_count) {
+    while (err == BT_OK && u->summed < u->summing_count && u->summed < u->o.window) { // as many as there are batches
         bt_piece *piece = u->summing[u->summed];
 
         err = bt_copier_sum(u->copier, &u->o.layout, bt_ucx_landing(u, piece), piece->count, &ticket);

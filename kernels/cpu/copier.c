@@ -78,25 +78,33 @@ copier_stamp(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint64_t
     return BT_OK;
 }
 
+static void
+fetch_block(const bt_kv_layout *layout, uint8_t *to, const uint8_t *from, bt_copier_landed *landed)
+{
+    size_t end = layout->trailer_offset;
+
+    landed->sum = to != NULL ? bt_kv_checksum_copy(to, from, end, 0) : bt_kv_checksum_part(from, end, 0);
+    __atomic_thread_fence(__ATOMIC_ACQ_REL); // the trailer last
+    memcpy(&landed->trailer, from + end, sizeof landed->trailer);
+    if (to != NULL) {
+        memcpy(to + end, from + end, layout->block_bytes - end);
+    }
+}
+
 static bt_err
-copier_fetch(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+copier_fetch(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
              bt_copier_way way, uint64_t *ticket)
 {
     cpu_copier *c = (cpu_copier *)(void *)copier;
     bt_copier_landed *landed = bt_copier_landing(&c->head, ++c->tickets);
-    size_t words_end = layout->trailer_offset;
 
     (void)way;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *source = (const uint8_t *)from + i * layout->block_bytes;
+    for (uint32_t r = 0; r < run_count; r++) {
+        for (uint32_t i = 0; i < runs[r].count; i++) {
+            size_t at = i * layout->block_bytes;
 
-        landed[i].sum = to != NULL ? bt_kv_checksum_copy((uint8_t *)to + i * layout->block_bytes, source, words_end, 0)
-                                   : bt_kv_checksum_part(source, words_end, 0);
-        __atomic_thread_fence(__ATOMIC_ACQ_REL); // the trailer last
-        memcpy(&landed[i].trailer, source + words_end, sizeof landed[i].trailer);
-        if (to != NULL) {
-            memcpy((uint8_t *)to + i * layout->block_bytes + words_end, source + words_end,
-                   layout->block_bytes - words_end);
+            fetch_block(layout, runs[r].to != NULL ? (uint8_t *)runs[r].to + at : NULL,
+                        (const uint8_t *)runs[r].from + at, landed++);
         }
     }
     *ticket = c->tickets;

@@ -227,9 +227,8 @@ copier_clear(bt_copier *copier, const bt_kv_layout *layout, void *pool, const ui
         return err;
     }
     a = args_for(c, layout, ticket);
-    a.to = (uint8_t *)pool;
     for (uint32_t at = 0, n; at < count; at += n) {
-        bt_sum_named which;
+        bt_sum_named which = {(uint8_t *)pool};
 
         n = count - at < BT_SUM_NAMED_MAX ? count - at : BT_SUM_NAMED_MAX;
         memcpy(which.blocks, blocks + at, n * sizeof *blocks);
@@ -251,9 +250,8 @@ copier_stamp(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint64_t
         return err;
     }
     a = args_for(c, layout, ticket);
-    a.to = (uint8_t *)pool;
     for (uint32_t at = 0, n; at < count; at += n, a.totals += n, a.counts += n) {
-        bt_sum_named which = {epoch};
+        bt_sum_named which = {(uint8_t *)pool, epoch};
 
         n = count - at < BT_SUM_NAMED_MAX ? count - at : BT_SUM_NAMED_MAX;
         for (uint32_t i = 0; i < n; i++) {
@@ -266,16 +264,12 @@ copier_stamp(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint64_t
 }
 
 static cudaError_t
-launch_kernel(cuda_copier *c, const bt_sum_args &a, uint32_t count, uint64_t ticket, cudaStream_t *stream)
+launch_kernel(cuda_copier *c, const bt_sum_args &a, const bt_sum_runs &r, uint32_t blocks, cudaStream_t stream)
 {
-    cudaError_t error = cudaSuccess;
+    cudaError_t error = stream == c->side ? go_after(c, c->side, c->ordered) : cudaSuccess;
 
-    *stream = ticket % 2 == 0 ? c->main : c->side;
-    if (*stream == c->side) {
-        error = go_after(c, c->side, c->ordered);
-    }
     if (error == cudaSuccess) {
-        bt_sum_land<true><<<a.pieces * count, BT_SUM_THREADS, 0, *stream>>>(a);
+        bt_sum_land<true><<<a.pieces * blocks, BT_SUM_THREADS, 0, stream>>>(a, r);
         error = cudaGetLastError();
     }
     return error;
@@ -283,46 +277,71 @@ launch_kernel(cuda_copier *c, const bt_sum_args &a, uint32_t count, uint64_t tic
 
 // A copy of many blocks keeps no order within itself: the trailers come with the sums, after it.
 static cudaError_t
-launch_engine(cuda_copier *c, const bt_kv_layout *layout, bt_sum_args a, uint32_t count, cudaEvent_t moved)
+launch_engine(cuda_copier *c, const bt_sum_args &a, bt_sum_runs *r, uint32_t blocks, cudaEvent_t moved)
 {
-    cudaError_t error = cudaMemcpyAsync(a.to, a.from, count * layout->block_bytes, cudaMemcpyDefault, c->main);
+    cudaError_t error = cudaSuccess;
 
+    for (uint32_t i = 0; i < r->count && error == cudaSuccess; i++) {
+        uint32_t end = i + 1 < r->count ? r->runs[i + 1].first : blocks;
+
+        error = cudaMemcpyAsync(r->runs[i].to, r->runs[i].from, (end - r->runs[i].first) * a.block_bytes,
+                                cudaMemcpyDefault, c->main);
+        r->runs[i].from = r->runs[i].to;
+    }
     if (error == cudaSuccess && (error = cudaEventRecord(moved, c->main)) == cudaSuccess) {
         error = cudaStreamWaitEvent(c->side, moved, 0);
     }
     if (error == cudaSuccess) {
-        a.from = a.to;
-        bt_sum_land<false><<<a.pieces * count, BT_SUM_THREADS, 0, c->side>>>(a);
+        bt_sum_land<false><<<a.pieces * blocks, BT_SUM_THREADS, 0, c->side>>>(a, *r);
         error = cudaGetLastError();
     }
     return error;
 }
 
+static bt_sum_runs
+runs_for(const bt_copier_blocks *runs, uint32_t run_count, uint32_t *blocks)
+{
+    bt_sum_runs r = {};
+
+    *blocks = 0;
+    for (uint32_t i = 0; i < run_count; i++) {
+        const uint8_t *from = (const uint8_t *)runs[i].from;
+
+        if (runs[i].count != 0) {
+            r.runs[r.count++] = bt_sum_run{(uint8_t *)runs[i].to, from, from, *blocks};
+            *blocks += runs[i].count;
+        }
+    }
+    return r;
+}
+
 static bt_err
-copier_fetch(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+copier_fetch(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
              bt_copier_way way, uint64_t *out)
 {
     cuda_copier *c = copier_of(copier);
+    uint32_t blocks;
+    bt_sum_runs r = runs_for(runs, run_count, &blocks);
+    bool sums_alone = blocks == 0 || r.runs[0].to == NULL;
     cudaStream_t stream = c->main;
     cudaError_t error = cudaSuccess;
     uint64_t ticket;
     bt_sum_args a;
-    bt_err err = to == NULL ? begin_ordered(c, &ticket) : begin(c, &ticket);
+    bt_err err = sums_alone ? begin_ordered(c, &ticket) : begin(c, &ticket);
 
     if (err != BT_OK) {
         return err;
     }
     a = args_for(c, layout, ticket);
-    a.to = (uint8_t *)to;
-    a.from = a.tails = (const uint8_t *)from;
-    if (count != 0 && to == NULL) {
-        bt_sum_land<false><<<a.pieces * count, BT_SUM_THREADS, 0, stream>>>(a);
+    if (sums_alone && blocks != 0) {
+        bt_sum_land<false><<<a.pieces * blocks, BT_SUM_THREADS, 0, stream>>>(a, r);
         error = cudaGetLastError();
-    } else if (count != 0 && way == BT_COPIER_BY_KERNEL) {
-        error = launch_kernel(c, a, count, ticket, &stream);
-    } else if (count != 0) {
-        error = launch_engine(c, layout, a, count, slot_of(c, ticket)->moved);
+    } else if (!sums_alone && way == BT_COPIER_BY_KERNEL) {
+        stream = ticket % 2 == 0 ? c->main : c->side;
+        error = launch_kernel(c, a, r, blocks, stream);
+    } else if (!sums_alone) {
         stream = c->side;
+        error = launch_engine(c, a, &r, blocks, slot_of(c, ticket)->moved);
     }
     c->aside = stream == c->side ? ticket : c->aside;
     return end(c, error, ticket, stream, "fetch", out);

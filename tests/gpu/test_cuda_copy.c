@@ -120,10 +120,12 @@ own(int fd)
 static void
 fetch_all(copier_world *w, const void *from)
 {
+    bt_copier_blocks run = {w->to, from, w->blocks};
+
     for (bt_copier_way way = BT_COPIER_BY_KERNEL; way <= BT_COPIER_BY_ENGINE; way++) {
         const bt_copier_landed *landed;
 
-        ck_assert_int_eq(bt_copier_fetch(w->copier, &w->layout, w->to, from, w->blocks, way, &w->ticket), BT_OK);
+        ck_assert_int_eq(bt_copier_fetch(w->copier, &w->layout, &run, 1, way, &w->ticket), BT_OK);
         copier_await(w);
         landed = bt_copier_landed_of(w->copier, w->ticket);
         for (uint32_t b = 0; b < w->blocks; b++) {
@@ -178,7 +180,8 @@ START_TEST(lent_memory_can_be_read_whatever_becomes_of_its_owner)
         kill(owner, SIGSTOP);
     } else if (f == KILLED_WHILE_COPYING) {
         for (int i = 0; i < 3; i++) {
-            ck_assert_int_eq(bt_copier_fetch(w.copier, &w.layout, w.to, from, w.blocks, BT_COPIER_BY_ENGINE, &w.ticket),
+            ck_assert_int_eq(bt_copier_fetch(w.copier, &w.layout, &(bt_copier_blocks){w.to, from, w.blocks}, 1,
+                                             BT_COPIER_BY_ENGINE, &w.ticket),
                              BT_OK);
         }
         kill(owner, SIGKILL);
@@ -233,18 +236,20 @@ int
 main(void)
 {
     Suite *suite = suite_create("cuda_copy");
-    TCase *tcase = tcase_create("cuda_copy");
+    TCase *tcase = tcase_create("copier"), *lent = tcase_create("lent"); // CK_RUN_CASE picks one
 
     setenv("CK_FORK", "yes", 1); // a process that has touched the driver cannot fork an owner
     setvbuf(stdout, NULL, _IOLBF, 0);
     tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(lent, 60);
     tcase_add_test(tcase, sums_of_blocks_of_every_shape_are_those_of_the_specification);
     tcase_add_test(tcase, a_fetch_either_way_brings_the_bytes_their_sums_and_their_trailers);
     tcase_add_test(tcase, stamped_blocks_are_good_and_cleared_ones_are_not);
     tcase_add_test(tcase, copies_of_any_kind_come_in_order);
     tcase_add_test(tcase, a_full_queue_says_busy_and_the_end_of_a_batch_wakes);
-    tcase_add_loop_test(tcase, lent_memory_can_be_read_whatever_becomes_of_its_owner, LIVES, ENDS + 1);
-    tcase_add_test(tcase, a_handle_that_is_none_is_refused);
+    tcase_add_loop_test(lent, lent_memory_can_be_read_whatever_becomes_of_its_owner, LIVES, ENDS + 1);
+    tcase_add_test(lent, a_handle_that_is_none_is_refused);
     suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, lent);
     return bt_test_run(suite);
 }

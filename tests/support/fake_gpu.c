@@ -151,8 +151,7 @@ gpu_close_shared(bt_device *device, const void *memory)
 
 typedef struct {
     bt_kv_layout layout;
-    void *to;
-    const void *from;
+    bt_copier_blocks runs[BT_COPIER_RUNS_MAX];
     uint32_t count;
 } fake_fetch;
 
@@ -178,12 +177,20 @@ end_batch(fake_copier *c)
     const fake_fetch *f = &c->fetches[ticket % c->head.options.batches];
 
     if (f->count != 0) {
-        bt_copier_fetch(c->cpu, &f->layout, f->to, f->from, f->count, BT_COPIER_BY_KERNEL, &unused);
+        bt_copier_fetch(c->cpu, &f->layout, f->runs, f->count, BT_COPIER_BY_KERNEL, &unused);
         memcpy(bt_copier_landing(&c->head, ticket), bt_copier_landed_of(c->cpu, unused),
-               f->count * sizeof(bt_copier_landed));
+               c->head.options.blocks * sizeof(bt_copier_landed));
     }
     c->through = ticket;
     c->asked = 0;
+}
+
+static void
+look(fake_copier *c)
+{
+    if (c->through < c->begun && !c->gpu->ways.hangs && ++c->asked >= c->gpu->ways.asks_a_batch) {
+        end_batch(c);
+    }
 }
 
 static bt_err
@@ -194,9 +201,7 @@ fake_through(bt_copier *copier, uint64_t *ticket)
     if (c->gpu->ways.failed) {
         return BT_ERR_DEVICE;
     }
-    if (c->through < c->begun && !c->gpu->ways.hangs && ++c->asked >= c->gpu->ways.asks_a_batch) {
-        end_batch(c);
-    }
+    look(c);
     *ticket = c->told = c->through;
     return BT_OK;
 }
@@ -235,6 +240,9 @@ begin_batch(fake_copier *c, uint64_t *ticket)
 {
     if (c->gpu->ways.failed) {
         return BT_ERR_DEVICE;
+    }
+    if (c->begun - c->through == c->head.options.batches) {
+        look(c); // as a real one: what has ended meanwhile makes room, told or not
     }
     if (c->begun - c->through == c->head.options.batches) {
         return BT_ERR_BUSY;
@@ -277,7 +285,7 @@ fake_stamp(bt_copier *copier, const bt_kv_layout *layout, void *pool, uint64_t e
 }
 
 static bt_err
-fake_fetch_blocks(bt_copier *copier, const bt_kv_layout *layout, void *to, const void *from, uint32_t count,
+fake_fetch_blocks(bt_copier *copier, const bt_kv_layout *layout, const bt_copier_blocks *runs, uint32_t run_count,
                   bt_copier_way way, uint64_t *ticket)
 {
     fake_copier *c = copier_of(copier);
@@ -285,7 +293,11 @@ fake_fetch_blocks(bt_copier *copier, const bt_kv_layout *layout, void *to, const
 
     (void)way;
     if (err == BT_OK) {
-        c->fetches[*ticket % c->head.options.batches] = (fake_fetch){*layout, to, from, count};
+        fake_fetch *f = &c->fetches[*ticket % c->head.options.batches];
+
+        f->layout = *layout;
+        f->count = run_count;
+        memcpy(f->runs, runs, run_count * sizeof *runs);
     }
     return err;
 }

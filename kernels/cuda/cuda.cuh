@@ -87,6 +87,7 @@ typedef struct {
     bt_device_head head;
     int index, sms;
     bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
+    bool warpgroups;   // and code for sm_90a
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

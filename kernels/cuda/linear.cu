@@ -1,5 +1,6 @@
 // Linear layers: which kernel takes a call, and the plain one.
 #include "kernels/cuda/linear_mma.cuh"
+#include "kernels/cuda/linear_wide_call.cuh"
 #include "kernels/cuda/linear_products.cuh"
 
 // ---- any format, one thread an output: the specification once more ----
@@ -233,6 +234,7 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
+    bool wide;
     bt_err err;
 
     if (bt_cuda_wants_products(cuda, args->weights, args->weight_count, args->tokens)) {
@@ -240,8 +242,12 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     }
     bt_cuda_forget(cuda, args->x);
     c.order = BT_A8_FRAGMENTS;
+    wide = bt_cuda_wants_wide(cuda, &c, &c.order);
     if ((err = bt_cuda_prologue(cuda, args, c.order)) != BT_OK) {
         return err;
+    }
+    if (wide) {
+        return bt_cuda_linear_wide(cuda, &c);
     }
     if (!launch_mma(cuda, &c)) {
         uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);

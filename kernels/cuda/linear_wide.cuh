@@ -1,0 +1,100 @@
+// Linear layers with integer weights for 17 tokens and more on sm_90a, every sum in the order of kernels/cpu/ref/linear.c.
+//
+//     128 output rows (8 tiles) x N tokens x `run` segments of 1,024 columns a block of threads; the blocks of a cluster share K
+//
+//     warp 8         loads boxes by the copy engine, 128 columns a stage
+//     warps 9 - 11   outliers of the rows that this block will finish, in the meantime
+//     warps 0 - 3    four tiles: nibbles to bytes in registers (they are wgmma's A as they lie), wgmma, acc += scale * dot
+//     warps 4 - 7    four tiles, paired calls: up to the others' gate; while one half scales, the other multiplies
+//
+// Then the partial sums of a cluster meet in shared memory: each block takes the rows of some tiles, adds the runs as the balanced
+// tree, the outliers' sums, bias and so on.
+//
+// Roofline at N = 128: a stage is 512 cycles of tensor cores (4,096 INT8 products a cycle), 480 of instructions (three an output
+// and block of 128: to float, scale, sum) and 24 KiB from the second-level cache, which gives about 25 bytes a cycle.
+#pragma once
+
+#include "kernels/cuda/linear_wide_finish.cuh"
+#include "kernels/cuda/linear_wide_load.cuh"
+#include "kernels/cuda/linear_wide_outliers.cuh"
+#include "kernels/cuda/linear_wide_work.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+static __device__ __forceinline__ void
+wide_meet(const wide_call &w)
+{
+    if (w.c.groups > 1) {
+        bt_cluster_arrive();
+        bt_cluster_wait();
+    } else {
+        __syncthreads();
+    }
+}
+
+#endif
+
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __global__ void
+__launch_bounds__(WIDE_THREADS, 1)
+    wide_kernel(const __grid_constant__ wide_call w, const __grid_constant__ wide_maps maps)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x;
+    uint32_t first = rank * w.c.run * SEGMENT,
+             end = first + w.c.run * SEGMENT < w.c.padded ? first + w.c.run * SEGMENT : w.c.padded;
+    uint32_t units = (end - first + WIDE_UNIT - 1) / WIDE_UNIT;
+    float *partials = (float *)(memory + w.stages * W::stage_bytes);
+    float *outliers = partials + W::partials_bytes / 4;
+    uint32_t barriers_at = bt_shared_at(outliers) + w.outlier_bytes;
+    uint32_t *taken = (uint32_t *)(outliers + w.outlier_bytes / 4 + WIDE_STAGES * 4);
+
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < w.stages; i++) {
+            bt_barrier_init(barriers_at + i * 16, 1);
+            bt_barrier_init(barriers_at + i * 16 + 8, WIDE_WORKERS / 32);
+        }
+        *taken = 0;
+        bt_barrier_init_done();
+    }
+    __syncthreads();
+    bt_let_next();
+    if (warp < WIDE_WORKERS / 32) {
+        bt_registers_more<WIDE_WORKER_REGISTERS>();
+        bt_wait_before();
+        if constexpr (BLOCK == 0) {
+            wide_work_whole<N>(w, memory, (int32_t *)partials, barriers_at, units, warp, lane);
+        } else {
+            wide_work<BITS, BLOCK, ASYM, N>(w, memory, partials, barriers_at, first, units, warp, lane);
+        }
+        if (w.turned != NULL) {
+            wide_outliers<N, 8>(w, rank, lane, taken, outliers);
+        }
+        wide_meet(w);
+        wide_finish<BITS, BLOCK, ASYM, N>(w, partials, outliers, rank, threadIdx.x);
+    } else {
+        bt_registers_fewer<WIDE_OTHER_REGISTERS>();
+        if (warp == WIDE_WORKERS / 32) {
+            wide_load<BITS, BLOCK, ASYM, N>(
+                w, maps, wide_loader_of<BITS, BLOCK, ASYM, N>(w, bt_shared_at(memory), barriers_at, first, units),
+                lane);
+        } else {
+            if (w.turned != NULL) {
+                wide_outliers_ahead(w, rank, threadIdx.x - WIDE_WORKERS - 32, WIDE_THREADS - WIDE_WORKERS - 32);
+            }
+            bt_wait_before();
+            if (w.turned != NULL) {
+                wide_outliers<N, (N == 128 ? 2 : N == 64 ? 4 : 8)>(w, rank, lane, taken, outliers);
+            }
+        }
+        wide_meet(w);
+    }
+    if (w.c.groups > 1) {
+        bt_cluster_arrive_relaxed(); // the others have read what lies here
+        bt_cluster_wait();
+    }
+#endif
+}

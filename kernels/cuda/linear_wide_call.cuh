@@ -1,0 +1,10 @@
+// Linear layers of many tokens on warpgroups (sm_90a): linear_wide.cuh.
+#pragma once
+
+#include "kernels/cuda/linear_call.cuh"
+
+#define BT_CUDA_WIDE_TOKENS 17u
+
+// Takes it this call? `order` is the one in which it wants the activations then.
+bool bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *order);
+bt_err bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c);

@@ -1,0 +1,194 @@
+// linear_wide.cuh: what becomes of the sums of a cluster's blocks of threads.
+#pragma once
+
+#include "kernels/cuda/linear_wide_shape.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+static __device__ __forceinline__ float4
+wide_plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Runs i and i + 1 (if there is one) of four neighbouring tokens.
+static __device__ __forceinline__ float4
+wide_two(uint32_t at, uint32_t i, uint32_t ranks)
+{
+    float4 v = bt_cluster_load4(bt_cluster_at(at, i));
+
+    return i + 1 < ranks ? wide_plus(v, bt_cluster_load4(bt_cluster_at(at, i + 1))) : v;
+}
+
+// The balanced tree over the runs of the cluster's blocks.
+static __device__ __forceinline__ float4
+wide_tree(uint32_t at, uint32_t ranks)
+{
+    float4 v = ranks == 1 ? bt_shared_load4(at) : wide_two(at, 0, ranks);
+
+    if (ranks > 2) {
+        v = wide_plus(v, wide_two(at, 2, ranks));
+    }
+    if (ranks > 4) {
+        float4 more = wide_two(at, 4, ranks);
+
+        v = wide_plus(v, ranks > 6 ? wide_plus(more, wide_two(at, 6, ranks)) : more);
+    }
+    return v;
+}
+
+// The same for one dot: sums of integers, and its scale.
+static __device__ __forceinline__ float4
+wide_total(uint32_t at, uint32_t ranks, float sw, float4 sa)
+{
+    int4 dot = make_int4(0, 0, 0, 0);
+
+#pragma unroll 1
+    for (uint32_t i = 0; i < ranks; i++) {
+        float4 v = bt_cluster_load4(bt_cluster_at(at, i));
+
+        dot.x += __float_as_int(v.x), dot.y += __float_as_int(v.y);
+        dot.z += __float_as_int(v.z), dot.w += __float_as_int(v.w);
+    }
+    return make_float4(fmaf(sw * sa.x, (float)dot.x, 0.0f), fmaf(sw * sa.y, (float)dot.y, 0.0f),
+                       fmaf(sw * sa.z, (float)dot.z, 0.0f), fmaf(sw * sa.w, (float)dot.w, 0.0f));
+}
+
+// One output row of a block of threads, as its finishing threads know it.
+typedef struct {
+    uint32_t part, row; // in its matrix
+    uint32_t at;        // of its partial sums, in shared memory of the first block of K
+    const float *sums;  // of its outliers
+    float sw, bias;
+    bool there, biased;
+    uint32_t to; // its place in y
+} wide_row;
+
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ wide_row
+wide_row_of(const wide_call &w, const float *partials, const float *outliers, uint32_t here, uint32_t in_share,
+            uint32_t row)
+{
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+    const linear_call &c = w.c;
+    wide_row r = {};
+    uint32_t tile;
+
+    r.there = wide_tile(c, here, &r.part, &tile) && tile * 16 + row < c.part[r.part].rows;
+    r.row = tile * 16 + row;
+    r.at = bt_shared_at(partials + (here * 16 + row) * W::row_floats);
+    r.sums = outliers + (in_share * 16 + row) * W::row_floats;
+    if (r.there && BLOCK == 0) {
+        r.sw = bt_cuda_scale(&c.part[r.part], c.part[r.part].scales, r.row, 0);
+    }
+    r.biased = c.bias[r.part] != NULL;
+    if (r.there && r.biased) {
+        r.bias = c.bias[r.part][r.row];
+    }
+    r.to = start_of(c, c.paired ? 0 : r.part) + r.row;
+    return r;
+}
+
+// r of four tokens, up to the epilogue.
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ float4
+wide_values(const wide_call &w, const wide_row &row, uint32_t token)
+{
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+    const linear_call &c = w.c;
+    float4 r;
+
+    if constexpr (BLOCK == 0) {
+        r = wide_total(row.at + token * 4, c.groups, row.sw, *(const float4 *)(c.sa + blockIdx.y * N + token));
+    } else {
+        r = wide_tree(row.at + token * 4, c.groups);
+    }
+    if constexpr (ASYM) {
+        r = wide_plus(r, wide_tree(row.at + W::partial_bytes + token * 4, c.groups));
+    }
+    if (w.turned != NULL) {
+        r = wide_plus(r, *(const float4 *)(row.sums + token));
+    }
+    if (row.biased) {
+        r = wide_plus(r, make_float4(row.bias, row.bias, row.bias, row.bias));
+    }
+    if (c.softcap > 0.0f) {
+        r.x = bt_ref_softcap(r.x, c.softcap), r.y = bt_ref_softcap(r.y, c.softcap);
+        r.z = bt_ref_softcap(r.z, c.softcap), r.w = bt_ref_softcap(r.w, c.softcap);
+    }
+    return r;
+}
+
+// Of gates and their partners.
+static __device__ __forceinline__ float4
+wide_pair(const linear_call &c, float4 gate, float4 up)
+{
+    float v[4] = {gate.x, gate.y, gate.z, gate.w};
+
+    if (c.epilogue == BT_LINEAR_SILU_MUL) {
+        bt_silu4(v);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            v[i] = bt_ref_gelu_tanh(v[i]);
+        }
+    }
+    return make_float4(v[0] * up.x, v[1] * up.y, v[2] * up.z, v[3] * up.w);
+}
+
+// Four tokens of a row of y, `count` of them there.
+static __device__ __forceinline__ void
+wide_store(const linear_call &c, float *y, uint32_t count, float4 r)
+{
+    const float v[4] = {r.x, r.y, r.z, r.w};
+    float old[4] = {};
+
+    if (c.epilogue == BT_LINEAR_ADD) {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            old[j] = j < count ? y[j * c.y_stride] : 0.0f;
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float to = c.epilogue == BT_LINEAR_ADD ? fmaf(c.scale, v[j], old[j]) : c.paired ? v[j] : c.scale * v[j];
+
+        if (j < count) {
+            y[j * c.y_stride] = to;
+        }
+    }
+}
+
+// This block's share of y: sixteen threads the rows of a tile, four tokens each, so that loads are without conflicts and stores of 64
+// neighbouring bytes. Little code: all of it is read from afar the first time.
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ void
+wide_finish(const wide_call &w, const float *partials, const float *outliers, uint32_t rank, uint32_t thread)
+{
+    const linear_call &c = w.c;
+    const uint32_t fours = N / 4 < 16 ? N / 4 : 16, at_once = WIDE_WORKERS / 16 / fours; // tiles
+    uint32_t first, tiles = wide_share(c, rank, &first), first_token = blockIdx.y * N;
+
+#pragma unroll 1
+    for (uint32_t t = thread / 16 / fours; t < tiles; t += at_once) {
+        wide_row row = wide_row_of<BITS, BLOCK, ASYM, N>(w, partials, outliers, first + t, t, thread % 16), up = row;
+
+        if (c.paired) {
+            up = wide_row_of<BITS, BLOCK, ASYM, N>(w, partials, outliers, first + t + WIDE_TILES / 2, tiles + t,
+                                                   thread % 16);
+        }
+#pragma unroll 1
+        for (uint32_t token = thread / 16 % fours * 4; token < N && first_token + token < c.tokens && row.there;
+             token += fours * 4) {
+            uint32_t count = c.tokens - first_token - token;
+            float4 r = wide_values<BITS, BLOCK, ASYM, N>(w, row, token);
+
+            if (c.paired) {
+                r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N>(w, up, token));
+            }
+            wide_store(c, c.y + (first_token + token) * c.y_stride + row.to, count, r);
+        }
+    }
+}
+
+#endif

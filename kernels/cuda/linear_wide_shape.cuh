@@ -1,0 +1,108 @@
+// A call of linear_wide.cuh as its blocks of threads see it: sizes, what lies where in shared memory, which tiles are whose.
+#pragma once
+
+#include "kernels/cuda/finish.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_call.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/ptx_wgmma.cuh"
+
+#define WIDE_UNIT 128u
+#define WIDE_TILES 8u // of a block of threads
+#define WIDE_ROWS (WIDE_TILES * 16)
+#define WIDE_WORKERS 256u // threads that multiply
+#define WIDE_THREADS (WIDE_WORKERS + 128)
+#define WIDE_RUN 4u   // segments at most
+#define WIDE_RANKS 8u // blocks of a cluster at most
+#define WIDE_STAGES 12u
+#define WIDE_TURN 2u // barrier at which the first warpgroup waits for its turn; the second's follows
+// Registers of a thread: the kernel begins with 168 each, and those that multiply get what the others give.
+#define WIDE_WORKER_REGISTERS 216
+#define WIDE_OTHER_REGISTERS 72
+
+typedef struct {
+    linear_call c;       // groups: blocks of a cluster; run: segments of each
+    const float *turned; // [columns][turned_stride] scale * code of each activation; NULL: no outliers
+    size_t turned_stride;
+    uint32_t stages, outlier_bytes; // of shared memory for their sums
+} wide_call;
+
+// What a block of threads loads, as boxes.
+typedef struct {
+    CUtensorMap a8, sa, sums;                   // of N tokens: 128 columns, their blocks, four blocks of 32
+    CUtensorMap codes[3], scales[3], minima[3]; // of a part's four tiles: 128 columns
+} wide_maps;
+
+// Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
+bool bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps);
+// Launches, of codes of 4 bits and of 8.
+cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
+cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
+
+// Sizes, and where things lie in a stage.
+template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
+    static const int blocks = BLOCK == 0 ? 0 : 128 / (BLOCK ? BLOCK : 1); // of a unit
+    static const int half_codes = BITS == 4 ? 4 * 1024 : 64 * 128;        // of a warpgroup
+    static const int codes_at = N * 128;
+    static const int sa_at = codes_at + 2 * half_codes;
+    static const int sums_at = sa_at + blocks * N * 4;
+    static const int scales_at = sums_at + (ASYM ? 4 * N * 4 : 0);
+    static const int tile_scales = blocks * 32;
+    static const int minima_at = scales_at + 8 * tile_scales;
+    static const int stage_bytes = (minima_at + (ASYM ? 8 * tile_scales : 0) + 1023) / 1024 * 1024;
+    static const int row_floats = N + 4; // of partial sums
+    static const int partial_bytes = (int)WIDE_ROWS * row_floats * 4;
+    static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
+    static const int outputs = N / 2; // of a thread
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Four tiles (64 rows) of one part are a warpgroup's; paired calls alternate between gate and up. False beyond the last.
+static __device__ __forceinline__ bool
+wide_four(const linear_call &c, uint32_t half, uint32_t *part, uint32_t *tile)
+{
+    uint32_t four = blockIdx.z * 2 + half;
+
+    *part = 0;
+    if (c.paired) {
+        *part = four & 1;
+        four >>= 1;
+    } else {
+        while (*part + 1 < c.part_count && four >= (c.part[*part].tiles + 3) / 4) {
+            four -= (c.part[(*part)++].tiles + 3) / 4;
+        }
+    }
+    *tile = four * 4;
+    return *tile < c.part[*part].tiles;
+}
+
+// Tile `here` of this block of threads: its part and its place there.
+static __device__ __forceinline__ bool
+wide_tile(const linear_call &c, uint32_t here, uint32_t *part, uint32_t *tile)
+{
+    if (!wide_four(c, here / 4, part, tile)) {
+        return false;
+    }
+    *tile += here % 4;
+    return *tile < c.part[*part].tiles;
+}
+
+// The tiles that block `rank` of a cluster finishes: *first … of those (paired: of the first four, each with one of the last four).
+static __device__ __forceinline__ uint32_t
+wide_share(const linear_call &c, uint32_t rank, uint32_t *first)
+{
+    uint32_t all = c.paired ? WIDE_TILES / 2 : WIDE_TILES;
+
+    *first = rank * all / c.groups;
+    return (rank + 1) * all / c.groups - *first;
+}
+
+// Which tile of the block row `i` of the share lies in.
+static __device__ __forceinline__ uint32_t
+wide_share_tile(uint32_t first, uint32_t count, uint32_t i)
+{
+    return first + (i / 16 < count ? i / 16 : i / 16 - count + WIDE_TILES / 2);
+}
+
+#endif

@@ -1,0 +1,267 @@
+// linear_wide.cuh: the warps that multiply. A warpgroup has 64 rows; its sums stay in registers, but for the first pair of segments.
+#pragma once
+
+#include "kernels/cuda/linear_wide_shape.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// The warp's 16 rows of a unit of nibbles as wgmma's A: bytes, symmetric ones as 16 times themselves.
+template <bool ASYM>
+static __device__ __forceinline__ void
+wide_codes(const uint8_t *tile, uint32_t lane, uint32_t a[4][4])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint4 v = *(const uint4 *)(tile + half * 512 + lane * 16);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t low = ASYM ? words[i] : words[i] << 4, high = ASYM ? words[i] >> 4 : words[i];
+
+            a[half * 2 + i / 2][i % 2] = low & (ASYM ? 0x0f0f0f0fu : 0xf0f0f0f0u);
+            a[half * 2 + i / 2][i % 2 + 2] = high & (ASYM ? 0x0f0f0f0fu : 0xf0f0f0f0u);
+        }
+    }
+}
+
+template <int BLOCK, bool ASYM, int N> struct wide_sums {
+    float acc[N / 2], min[ASYM ? N / 2 : 1];
+};
+
+// Products of one block of a unit, on their way until bt_wgmma_wait.
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ void
+wide_issue(uint64_t tokens, uint64_t codes, int b, const uint32_t a[4][4], int32_t dot[N / 2])
+{
+    const int steps = BLOCK / 32;
+
+    bt_wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < steps; i++) {
+        const int at = (b * steps + i) * 2; // 32 bytes, in sixteens
+
+        if (BITS == 4) {
+            bt_wgmma<N, ASYM>(dot, a[b * steps + i], tokens + at, i != 0);
+        } else {
+            bt_wgmma_shared<N>(dot, codes + at, tokens + at, i != 0);
+        }
+    }
+    bt_wgmma_commit();
+}
+
+// acc += scale * dot for those.
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ void
+wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, bool row_scale, uint32_t lane,
+           const int32_t dot[N / 2], wide_sums<BLOCK, ASYM, N> *s)
+{
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+    uint32_t tiles_at = tile / 4 * 4 * W::tile_scales + tile % 4 * (row_scale ? 32 : W::tile_scales);
+    uint32_t tokens_at = lane % 4 * 2;
+    const __half *scales = (const __half *)(stage + W::scales_at + tiles_at) + (row_scale ? 0 : b * 16) + lane / 4;
+    const __half *minima = (const __half *)(stage + W::minima_at + tiles_at) + b * 16 + lane / 4;
+    const float *sa =
+        (const float *)(stage + W::sa_at) + (c.act_shift < 31 ? b * BLOCK >> c.act_shift : 0) * N + tokens_at;
+    const int32_t *sums = (const int32_t *)(stage + W::sums_at) + b * (BLOCK / 32) * N + tokens_at;
+    const float unit16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // exact
+    float sw[2] = {__half2float(scales[0]) * unit16, __half2float(scales[8]) * unit16}, sm[2];
+    float *acc = s->acc, *min = s->min;
+
+    if (ASYM) {
+        sm[0] = __half2float(minima[0]), sm[1] = __half2float(minima[8]);
+    }
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        float2 sx = *(const float2 *)(sa + j * 8);
+
+        acc[j * 4] = fmaf(sw[0] * sx.x, (float)dot[j * 4], acc[j * 4]);
+        acc[j * 4 + 1] = fmaf(sw[0] * sx.y, (float)dot[j * 4 + 1], acc[j * 4 + 1]);
+        acc[j * 4 + 2] = fmaf(sw[1] * sx.x, (float)dot[j * 4 + 2], acc[j * 4 + 2]);
+        acc[j * 4 + 3] = fmaf(sw[1] * sx.y, (float)dot[j * 4 + 3], acc[j * 4 + 3]);
+        if constexpr (ASYM) {
+            int2 sum = *(const int2 *)(sums + j * 8);
+
+#pragma unroll
+            for (int i = 1; i < BLOCK / 32; i++) {
+                int2 more = *(const int2 *)(sums + i * N + j * 8);
+
+                sum.x += more.x, sum.y += more.y;
+            }
+            sx.x *= (float)sum.x, sx.y *= (float)sum.y;
+            min[j * 4] = fmaf(sm[0], sx.x, min[j * 4]);
+            min[j * 4 + 1] = fmaf(sm[0], sx.y, min[j * 4 + 1]);
+            min[j * 4 + 2] = fmaf(sm[1], sx.x, min[j * 4 + 2]);
+            min[j * 4 + 3] = fmaf(sm[1], sx.y, min[j * 4 + 3]);
+        }
+    }
+}
+
+// Where a thread's outputs 4j and 4j + 2 lie among the partial sums; 4j + 1 and 4j + 3 follow.
+template <int N>
+static __device__ __forceinline__ uint32_t
+wide_place(uint32_t warp, uint32_t lane, int j, int i)
+{
+    return (warp * 16 + lane / 4 + i * 8) * (N + 4) + j * 8 + lane % 4 * 2;
+}
+
+template <int N, typename V>
+static __device__ __forceinline__ void
+wide_put(V *partials, uint32_t warp, uint32_t lane, const V *v)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            V *to = partials + wide_place<N>(warp, lane, j, i);
+
+            to[0] = v[j * 4 + i * 2], to[1] = v[j * 4 + i * 2 + 1];
+        }
+    }
+}
+
+// v += what the thread put.
+template <int N>
+static __device__ __forceinline__ void
+wide_add_put(const float *partials, uint32_t warp, uint32_t lane, float *v)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *from = partials + wide_place<N>(warp, lane, j, i);
+
+            v[j * 4 + i * 2] = from[0] + v[j * 4 + i * 2], v[j * 4 + i * 2 + 1] = from[1] + v[j * 4 + i * 2 + 1];
+        }
+    }
+}
+
+// Segment r (of up to four) of the run is over: pairs join, and the first pair waits in shared memory.
+template <int COUNT, int N>
+static __device__ __forceinline__ void
+wide_join(uint32_t r, float *partials, uint32_t warp, uint32_t lane, float *acc, float *pair)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        pair[i] = r % 2 == 0 ? acc[i] : pair[i] + acc[i];
+        acc[i] = 0.0f;
+    }
+    if (r == 1) {
+        wide_put<N>(partials, warp, lane, pair);
+    }
+}
+
+// This warp has read the stage.
+static __device__ __forceinline__ void
+wide_release(uint32_t full, uint32_t lane)
+{
+    __syncwarp();
+    if (lane == 0) {
+        bt_barrier_arrive(full + 8);
+    }
+}
+
+// What a run of segments has come to, after pairs have joined: to its place.
+template <int N>
+static __device__ __forceinline__ void
+wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, float *pair)
+{
+    if (segments == 2) {
+        return; // it is there
+    }
+    if (segments > 2) {
+        wide_add_put<N>(partials, warp, lane, pair);
+    }
+    wide_put<N>(partials, warp, lane, pair);
+}
+
+// The multiplying warps: leave the block's sums among the partials. With blocks of 128 the two warpgroups take turns, so that one scales
+// while the other multiplies: left to themselves both wait for the tensor cores and then both for arithmetic.
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ void
+wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t first, uint32_t units,
+          uint32_t warp, uint32_t lane)
+{
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+    bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
+    int32_t dot[N / 2];
+    uint32_t a[4][4], segment = 0, half = warp / 4;
+    wide_sums<BLOCK, ASYM, N> s = {}, pair = {};
+    float *minima = partials + W::partial_bytes / 4;
+    uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
+    uint64_t codes_of_first = tokens_of_first + (W::codes_at + half * W::half_codes) / 16;
+
+    if (BLOCK == 128 && half == 1) {
+        bt_bar_arrive(WIDE_TURN, WIDE_WORKERS); // the first half's turn
+    }
+    for (uint32_t u = 0, slot = 0, parity = 0; u < units; u++) {
+        const uint8_t *stage = stages + slot * W::stage_bytes;
+        uint32_t k = first + u * WIDE_UNIT, full = barriers + slot * 16;
+        uint64_t tokens = tokens_of_first + slot * (W::stage_bytes / 16),
+                 codes = codes_of_first + slot * (W::stage_bytes / 16);
+
+        bt_barrier_wait(full, parity);
+        if (BITS == 4) {
+            wide_codes<ASYM>(stage + W::codes_at + warp * 1024, lane, a);
+        }
+#pragma unroll
+        for (int b = 0; b < W::blocks; b++) {
+            if (BLOCK == 128) {
+                bt_bar_sync(WIDE_TURN + half, WIDE_WORKERS);
+            }
+            wide_issue<BITS, BLOCK, ASYM, N>(tokens, codes, b, a, dot);
+            if (BLOCK == 128 && (half == 0 || u + 1 < units)) {
+                bt_bar_arrive(WIDE_TURN + 1 - half, WIDE_WORKERS);
+            }
+            bt_wgmma_wait<0>();
+            bt_wgmma_there<N / 2>(dot);
+            wide_scale<BITS, BLOCK, ASYM, N>(w.c, stage, warp, b, row_scale, lane, dot, &s);
+        }
+        wide_release(full, lane);
+        if ((k + WIDE_UNIT) % SEGMENT == 0 || u + 1 == units) {
+            wide_join<W::outputs, N>(segment, partials, warp, lane, s.acc, pair.acc);
+            if constexpr (ASYM) {
+                wide_join<W::outputs, N>(segment, minima, warp, lane, s.min, pair.min);
+            }
+            segment++;
+        }
+        slot = slot + 1 == w.stages ? 0 : slot + 1;
+        parity ^= slot == 0;
+    }
+    wide_put_run<N>(segment, partials, warp, lane, pair.acc);
+    if constexpr (ASYM) {
+        wide_put_run<N>(segment, minima, warp, lane, pair.min);
+    }
+}
+
+// The same for one exact dot over all columns.
+template <int N>
+static __device__ __forceinline__ void
+wide_work_whole(const wide_call &w, const uint8_t *stages, int32_t *partials, uint32_t barriers, uint32_t units,
+                uint32_t warp, uint32_t lane)
+{
+    typedef wide<8, 0, false, N> W;
+    int32_t dot[N / 2];
+    uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
+    uint64_t codes_of_first = tokens_of_first + (W::codes_at + warp / 4 * W::half_codes) / 16;
+
+    for (uint32_t u = 0, slot = 0, parity = 0; u < units; u++) {
+        uint32_t full = barriers + slot * 16, at = slot * (W::stage_bytes / 16);
+
+        bt_barrier_wait(full, parity);
+        bt_wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bt_wgmma_shared<N>(dot, codes_of_first + at + i * 2, tokens_of_first + at + i * 2, u + i != 0);
+        }
+        bt_wgmma_commit();
+        bt_wgmma_wait<0>();
+        wide_release(full, lane);
+        slot = slot + 1 == w.stages ? 0 : slot + 1;
+        parity ^= slot == 0;
+    }
+    bt_wgmma_there<N / 2>(dot);
+    wide_put<N>(partials, warp, lane, dot);
+}
+
+#endif

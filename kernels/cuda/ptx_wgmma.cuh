@@ -1,0 +1,176 @@
+// PTX under names, what products of a warpgroup (sm_90a) and boxes of tensor maps need beside ptx_hopper.cuh.
+#pragma once
+
+#include "kernels/cuda/ptx_hopper.cuh"
+
+#include <cuda.h>
+
+// Of a numbered barrier (bt_bar_sync), without waiting.
+static __device__ __forceinline__ void
+bt_bar_arrive(uint32_t barrier, uint32_t threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The box of `map` at column x and row y into shared memory; zeros beyond its ends. Its bytes count at `barrier`.
+static __device__ __forceinline__ void
+bt_bulk_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t barrier)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(to),
+        "l"(map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+
+// bt_cluster_arrive where nothing that this thread wrote is read behind the barrier.
+static __device__ __forceinline__ void
+bt_cluster_arrive_relaxed(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ float4
+bt_shared_load4(uint32_t at)
+{
+    float4 v;
+
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ float4
+bt_cluster_load4(uint32_t at)
+{
+    float4 v;
+
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- registers of a warpgroup's threads ----
+
+template <int R>
+static __device__ __forceinline__ void
+bt_registers_more(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R));
+}
+
+template <int R>
+static __device__ __forceinline__ void
+bt_registers_fewer(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R));
+}
+
+// ---- products of a warpgroup ----
+
+// Rows of 128 bytes in the 128-byte swizzle, eight of them 1,024 bytes, K inside: what B is, and A in shared memory. `at` may be moved on by 32 bytes a step.
+static __device__ __forceinline__ uint64_t
+bt_wgmma_rows(uint32_t at)
+{
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+static __device__ __forceinline__ void
+bt_wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+bt_wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int LEFT>
+static __device__ __forceinline__ void
+bt_wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// After the wait: d is read from here on and no earlier.
+template <int COUNT>
+static __device__ __forceinline__ void
+bt_wgmma_there(int32_t *d)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        asm volatile("" : "+r"(d[i])::"memory");
+    }
+}
+
+#define BT_D8(d, i)                                                                                                    \
+    "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]),        \
+        "+r"(d[i + 7])
+#define BT_D16(d, i) BT_D8(d, i), BT_D8(d, (i) + 8)
+#define BT_D32(d, i) BT_D16(d, i), BT_D16(d, (i) + 16)
+#define BT_D64(d) BT_D32(d, 0), BT_D32(d, 32)
+#define BT_P8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define BT_P16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define BT_P32 BT_P16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define BT_P64                                                                                                         \
+    BT_P32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
+           "%57,%58,%59,%60,%61,%62,%63"
+
+// Operands after d's: A (four registers, or a descriptor), B, whether to add.
+#define BT_WGMMA_A4(N, types, places, a0, a1, a2, a3, desc, more, d)                                                   \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " more ", 0;"                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." types " {" places "}, {" a0 "," a1 "," a2 "," a3    \
+                 "}, " desc ", p;}"                                                                                    \
+                 : d                                                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define BT_WGMMA_SHARED(N, places, from, desc, more, d)                                                                \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " more ", 0;"                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 {" places "}, " from ", " desc ", p;}"          \
+                 : d                                                                                                   \
+                 : "l"(a), "l"(b), "r"(add))
+
+// d [N/2] (+)= A (64 × 32: lane 4g + t of warp w has rows 16w + g and + 8, as mma.m16n8k32) · B (32 × N, s8, in shared memory), in
+// flight until bt_wgmma_wait. d[4j + i] is row g + 8 · (i / 2), column 8j + 2t + i % 2. Without `add` d is not read.
+template <int N, bool UNSIGNED>
+static __device__ __forceinline__ void
+bt_wgmma(int32_t *d, const uint32_t a[4], uint64_t b, int add)
+{
+    if constexpr (N == 32 && UNSIGNED) {
+        BT_WGMMA_A4(32, "u8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
+    } else if constexpr (N == 32) {
+        BT_WGMMA_A4(32, "s8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
+    } else if constexpr (N == 64 && UNSIGNED) {
+        BT_WGMMA_A4(64, "u8.s8", BT_P32, "%32", "%33", "%34", "%35", "%36", "%37", BT_D32(d, 0));
+    } else if constexpr (N == 128) {
+        static_assert(N != 128 || !UNSIGNED, "asymmetric formats take 64 tokens at most");
+        BT_WGMMA_A4(128, "s8.s8", BT_P64, "%64", "%65", "%66", "%67", "%68", "%69", BT_D64(d));
+    } else {
+        static_assert(N == 64, "32, 64 or 128 tokens");
+        BT_WGMMA_A4(64, "s8.s8", BT_P32, "%32", "%33", "%34", "%35", "%36", "%37", BT_D32(d, 0));
+    }
+}
+
+// The same with A (s8) in shared memory, 64 rows as bt_wgmma_rows has them.
+template <int N>
+static __device__ __forceinline__ void
+bt_wgmma_shared(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    if constexpr (N == 32) {
+        BT_WGMMA_SHARED(32, BT_P16, "%16", "%17", "%18", BT_D16(d, 0));
+    } else if constexpr (N == 64) {
+        BT_WGMMA_SHARED(64, BT_P32, "%32", "%33", "%34", BT_D32(d, 0));
+    } else {
+        static_assert(N == 128, "32, 64 or 128 tokens");
+        BT_WGMMA_SHARED(128, BT_P64, "%64", "%65", "%66", BT_D64(d));
+    }
+}
+
+#endif

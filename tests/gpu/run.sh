@@ -39,11 +39,21 @@ refused() {
 errors() {
     local tiny=models/tiny-q8_0.gguf run pid
     run=(bin/baton run $tiny --prompt x --max-tokens 1 --quiet)
+    planned $tiny
     refused "an index too high" "this machine has cuda:0" "${run[@]}" --device cuda:63
     CUDA_VISIBLE_DEVICES="" refused "no device" "no CUDA device here" "${run[@]}" --device cuda:0
     refused "more blocks than memory" "the KV cache does not fit in memory of cuda:0: weights" "${run[@]}" --device cuda:0 --set kv.blocks=400000000
     beside 100 "device cuda:0: cannot be opened" "${run[@]}" --device cuda:0
     beside 1500 "the KV cache does not fit in memory of cuda:0: weights" "${run[@]}" --device cuda:0 --kv f32 --set kv.blocks=90000
+}
+
+# What `baton plan` says of this GPU is what the engine plans when it opens.
+planned() {
+    local told logged begin=$SECONDS
+    told=$(bin/baton plan "$1" --device cuda:0 --json | python3 -c 'import json, sys; print("total %.1f MiB" % (json.load(sys.stdin)["total"] / 2**20))')
+    logged=$(bin/baton run "$1" --device cuda:0 --prompt x --max-tokens 1 2>&1 >/dev/null | grep -o 'ENGINE-PLAN total [0-9.]* MiB' | cut -d' ' -f2-)
+    [ -n "$told" ] && [ "$told" = "$logged" ]
+    line "the plan is the engine's" $? $((SECONDS - begin)) "$told"
 }
 
 # beside MIB WORDS COMMAND…: the command is refused while another process leaves so little of the GPU.

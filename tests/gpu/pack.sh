@@ -18,5 +18,5 @@ for m in "$here/../data/tiny-q8_0.gguf" "$@"; do cp -rL "$m" "$out/models/"; don
     --exclude='mixtral*' golden models/stories260K/gguf corpora/wikitext-2-raw/wiki.test.raw.gz) | tar -C "$out/data" -xf -
 cp "$here"/{run,real,sanitize,models}.sh "$out/"
 # The programs hold the same kernels: a window of 64 MB finds them again, which makes a fifth of what gzip does.
-tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -9 -T1 >"$out.txz"
+tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz --lzma2=preset=1,dict=64MiB -T1 >"$out.txz"
 du -shc "$out" "$out.txz" | head -2

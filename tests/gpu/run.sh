@@ -14,14 +14,33 @@ line() {
     table+=$(printf '%-8s %-34s %4s s  %s' $word "$1" "$3" "$4")$'\n'
 }
 
+# one PROGRAM [CASE]: runs it; its log, exit code and seconds lie in $out.
+one() {
+    local code=0 begin=$SECONDS name=$1${2:+-$2}
+    [ $# = 1 ] || export CK_RUN_CASE=$2
+    timeout 150 "bin/$1" >"$out/$name.log" 2>&1 || code=$?
+    echo "$code $((SECONDS - begin))" >"$out/$name.code"
+}
+
+# All at once: most of their time is the CPU's. What counts memory comes last and alone.
 tests() {
-    local t code begin
+    local t code spent
     for t in $(cd bin && ls -d test_cuda_*); do
-        [ "$t" != test_cuda_real ] || continue # real.sh's
-        code=0 begin=$SECONDS
-        timeout 120 "bin/$t" >"$out/$t.log" 2>&1 || code=$?
+        case $t in
+        test_cuda_real) ;; # real.sh's
+        test_cuda_engine) one $t engine & ;;
+        *) one "$t" & ;;
+        esac
+    done
+    wait
+    one test_cuda_engine memory
+    unset CK_RUN_CASE
+    for t in "$out"/test_cuda_*.code; do
+        read -r code spent <"$t"
+        rm "$t"
+        t=$(basename "$t" .code)
         grep -E ':F:|:E:' "$out/$t.log" | head -20
-        line "$t" $code $((SECONDS - begin)) "$(grep -E '^[0-9]+%' "$out/$t.log" | tail -1)"
+        line "$t" "$code" "$spent" "$(grep -E '^[0-9]+%' "$out/$t.log" | tail -1)"
     done
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# models.sh split OUT MODEL…    here: cuts files into parts that a call can carry (50 MB), OUT/NAME.00 …, with OUT/SHA256
-# models.sh take PARTS OUT      there, after each call: keeps the parts that came
+# models.sh split OUT MODEL…    here: cuts files into parts that a call can carry ($PART, 50 MB), OUT/NAME.00 …, with OUT/SHA256
+# models.sh take PARTS OUT      there, after each call: keeps the parts that came, away from the next
 # models.sh join OUT            there, at last: OUT/NAME from its parts, checked
 set -euo pipefail
 case ${1:-} in
@@ -8,13 +8,13 @@ split)
     out=$2
     shift 2
     mkdir -p "$out"
-    for m in "$@"; do split -b 50000000 -d "$m" "$out/$(basename "$m")."; done
+    for m in "$@"; do split -b "${PART:-50000000}" -d "$m" "$out/$(basename "$m")."; done
     for m in "$@"; do (cd "$(dirname "$m")" && sha256sum "$(basename "$m")"); done >"$out/SHA256"
     ls -l "$out"
     ;;
 take)
     mkdir -p "$3"
-    cp "$2"/* "$3/"
+    mv -f "$2"/* "$3/"
     ;;
 join)
     cd "$2"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sanitize.sh [N [PROGRAM…]]: the GPU tests under compute-sanitizer's four tools, about one case in N (default 8; of attention and whole engines,
 # whose cases are long, one in 5 N), many at a time, so that it ends in a minute. Runs in the bundle that pack.sh makes, on a machine that
-# has compute-sanitizer. Logs go to $OUT, or to the bundle's folder; what was found is printed at the end.
+# has compute-sanitizer; TOOLS names fewer tools. Logs go to $OUT, or to the bundle's folder; what was found is printed at the end.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} n=${1:-8}
@@ -25,7 +25,7 @@ check() {
 }
 
 for program in "$@"; do
-    for t in memcheck racecheck initcheck synccheck; do
+    for t in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
         while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-12}" ]; do wait -n; done
         check $t "$program" &
     done

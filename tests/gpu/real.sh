@@ -13,7 +13,7 @@ answers=$!
 
 perplexity() { # MODEL DEVICE OPTIONS…
     bin/baton eval ppl "$BATON_MODELS/$1.gguf" --device "$2" --text "$out/wiki.test.raw" --ctx 512 --chunks "$chunks" --quiet --json \
-        --set weights.search=off "${@:3}" 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["ppl"])'
+        --set weights.search=off "${@:3}" 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["ppl"])' 2>/dev/null || echo nan
 }
 
 for model in smol gemma; do
@@ -23,7 +23,7 @@ for model in smol gemma; do
         cpu=$(perplexity $model cpu $options)
         wait $!
         gpu=$(cat "$out/ppl-gpu")
-        line=$(python3 -c 'import sys; a, b = map(float, sys.argv[1:]); d = abs(b / a - 1) * 100; print(f"CPU {a:.5f}  GPU {b:.5f}  {d:.4f} %"); sys.exit(d > 0.2)' \
+        line=$(python3 -c 'import sys; a, b = map(float, sys.argv[1:]); d = abs(b / a - 1) * 100; print(f"CPU {a:.5f}  GPU {b:.5f}  {d:.4f} %"); sys.exit(not d <= 0.2)' \
             "$cpu" "$gpu" 2>&1) || failed=$((failed + 1))
         table+="perplexity of $model ${options:-as the file is}: $line ($((SECONDS - begin)) s)"$'\n'
     done

@@ -56,7 +56,7 @@ refused() {
 }
 
 errors() {
-    local tiny=models/tiny-q8_0.gguf run pid
+    local tiny=models/tiny-q8_0.gguf run
     run=(bin/baton run $tiny --prompt x --max-tokens 1 --quiet)
     planned $tiny
     refused "an index too high" "this machine has cuda:0" "${run[@]}" --device cuda:63
@@ -69,7 +69,7 @@ errors() {
 # What `baton plan` says of this GPU is what the engine plans when it opens.
 planned() {
     local told logged begin=$SECONDS
-    told=$(bin/baton plan "$1" --device cuda:0 --json | python3 -c 'import json, sys; print("total %.1f MiB" % (json.load(sys.stdin)["total"] / 2**20))')
+    told=$(bin/baton plan "$1" --device cuda:0 --json | python3 -c 'import json, sys; print("total %.1f MiB" % (json.load(sys.stdin)["total"] / 2**20))' 2>/dev/null)
     logged=$(bin/baton run "$1" --device cuda:0 --prompt x --max-tokens 1 2>&1 >/dev/null | grep -o 'ENGINE-PLAN total [0-9.]* MiB' | cut -d' ' -f2-)
     [ -n "$told" ] && [ "$told" = "$logged" ]
     line "the plan is the engine's" $? $((SECONDS - begin)) "$told"
@@ -77,16 +77,16 @@ planned() {
 
 # beside MIB WORDS COMMAND…: the command is refused while another process leaves so little of the GPU.
 beside() {
-    local left=$1 hold_PID
+    local left=$1 pid from
     shift
     coproc hold { exec bin/gpu_hold "-$left"; }
-    if read -r -t 60 _ <&"${hold[0]}"; then
+    pid=${hold_PID:-} from=${hold[0]:-}
+    if [ -n "$from" ] && read -r -t 60 _ <&"$from"; then
         refused "others leave $left MiB" "$@"
     else
         line "others leave $left MiB" 1 0 "gpu_hold took nothing"
     fi
-    kill "$hold_PID" 2>/dev/null
-    wait "$hold_PID" 2>/dev/null
+    [ -z "$pid" ] || { kill "$pid"; wait "$pid"; } 2>/dev/null
     return 0
 }
 

@@ -1,4 +1,4 @@
-// bench_cuda [index [part]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// bench_cuda [index [chain [tokens]]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
 #include "kernels/cuda/cuda.cuh"
 
@@ -112,7 +112,8 @@ queue_prologue(void *arg)
     linear_bench *b = (linear_bench *)arg;
 
     for (int i = 0; i < b->copies; i++) {
-        must(bt_cuda_prologue(cuda, &b->args, BT_A8_FRAGMENTS) == BT_OK, "prologue");
+        must(bt_cuda_prologue(cuda, &b->args, b->args.tokens < 1024 ? BT_A8_FRAGMENTS : BT_A8_ROWS) == BT_OK,
+             "prologue");
     }
 }
 
@@ -287,7 +288,8 @@ bench_chain(chain_bench *b, uint32_t tokens, bool next)
         }
         cudaEventElapsedTime(&whole[round < 0 ? 0 : round], at[0], at[calls]);
     }
-    printf("{\"test\":\"chain\",\"tokens\":%u,\"next\":%s", tokens, next ? "true" : "false");
+    printf("{\"test\":\"chain\",\"by\":\"%s\",\"tokens\":%u,\"next\":%s", cuda->prompt ? "prompt" : "cublas", tokens,
+           next ? "true" : "false");
     for (int i = 0; i < CHAIN_CALLS; i++) {
         static const char *const names[CHAIN_CALLS] = {"qkv", "o", "gate_up", "down"};
 
@@ -321,16 +323,24 @@ bench_prologues(chain_bench *b)
     }
 }
 
+// With our own kernel for prompts, if the GPU has it, and with cuBLASLt.
 static void
-bench_chains(bt_format w8)
+bench_chains(bt_format w8, uint32_t only)
 {
-    static const uint32_t tokens[] = {2048, 1024, 512, 8192};
+    static const uint32_t tokens[] = {2048, 1024, 512, 256, 8192};
+    bool has = cuda->prompt;
     chain_bench b;
 
     chain_open(&b, w8, 8192);
-    bench_prologues(&b);
-    for (int i = 0; i < 4; i++) {
-        bench_chain(&b, tokens[i], false);
+    if (only != 0) {
+        bench_chain(&b, only, true);
+    } else {
+        bench_prologues(&b);
+    }
+    for (int i = 0; i < 5 && only == 0; i++) {
+        cuda->prompt = false;
+        bench_chain(&b, tokens[i], true);
+        cuda->prompt = has;
         bench_chain(&b, tokens[i], true);
     }
     chain_close(&b);
@@ -467,7 +477,7 @@ main(int argc, char **argv)
     cuda = bt_cuda_of(device);
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
     if (argc > 2 && strcmp(argv[2], "chain") == 0) {
-        bench_chains(w8);
+        bench_chains(w8, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
         bt_device_close(device);
         return 0;
     }
@@ -484,7 +494,7 @@ main(int argc, char **argv)
     bench_linear("w8", w8, 8192, 8192, one, 3);
     bench_linear("w8", w8, 14336, 4096, many, 3);
     bench_linear("w8", w8, 4096, 14336, many, 3);
-    bench_chains(w8);
+    bench_chains(w8, 0);
     bench_attentions();
     bt_device_close(device);
     return 0;

@@ -86,6 +86,7 @@ typedef struct {
 typedef struct {
     bt_device_head head;
     int index, sms;
+    bool prompt;       // bt_cuda_has_prompt
     bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
     bool warpgroups;   // and code for sm_90a
     char name[160];
@@ -116,6 +117,7 @@ typedef struct {
     size_t a8_stride, sa_stride;
     int8_t *a8_next; // as a8 and sa, of the next layer
     float *sa_next;
+    uint32_t *amax; // [tokens] the largest of a row, as bits
     bt_cuda_ready ready;
     int32_t *s32; // [s32_tokens, rows] products of cuBLASLt
     uint32_t s32_tokens;
@@ -197,6 +199,9 @@ bt_cuda_a8_in(bt_cuda_a8_order order, size_t a8_stride, uint32_t token, uint32_t
     }
     return token * a8_stride + (order == BT_A8_ROWS ? k : k / 32 * 32 + k % 8 / 4 * 16 + k % 32 / 8 * 4 + k % 4);
 }
+
+// Was this program built for this GPU's warpgroups (sm_90a), and does the driver know the copy engine's maps? Of the current device.
+bool bt_cuda_has_prompt(void);
 
 // cuBLASLt, loaded when the device is opened, where it is there.
 bt_cublas *bt_cublas_open(bt_cuda *cuda);

@@ -171,6 +171,7 @@ lay_out(bt_cuda *cuda, carve *c)
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : tokens * cuda->a8_stride);
     cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
+    cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->normed = (float *)take(c, tokens * cuda->a8_stride * 4);
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
@@ -725,6 +726,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->patience = PATIENCE;
     cuda->early_launch = p.major >= 9;
     cuda->warpgroups = p.major == 9;
+    cuda->prompt = bt_cuda_has_prompt();
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     if ((error = open_streams(cuda)) != cudaSuccess) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));

@@ -73,8 +73,10 @@ bt_silu4(float x[4])
         }
     } else {
 #pragma unroll 1
-        for (int i = 0; i < 4; i++) {
-            x[i] = bt_ref_silu(x[i]);
+        for (int i = 0; i < 4; i++) { // by turns, so that the four stay in registers
+            float y = bt_ref_silu(x[0]);
+
+            x[0] = x[1], x[1] = x[2], x[2] = x[3], x[3] = y;
         }
     }
 }

@@ -237,7 +237,7 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     bool wide;
     bt_err err;
 
-    if (bt_cuda_wants_products(cuda, args->weights, args->weight_count, args->tokens)) {
+    if (bt_cuda_wants_products(cuda, args, &c)) {
         return bt_cuda_products(cuda, args, &c);
     }
     bt_cuda_forget(cuda, args->x);

@@ -96,8 +96,22 @@ has_product(const bt_cuda *cuda, const bt_weight *w, size_t rows_all, uint32_t t
                          (const int8_t *)w->data + bt_cuda_layout_of(w->format, w->rows, w->cols).codes_offset);
 }
 
-bool
-bt_cuda_wants_products(const bt_cuda *cuda, const bt_weight *const *weights, uint32_t count, uint32_t tokens)
+static bool
+whole_rows(const bt_weight *const *weights, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const bt_weight *w = weights[i];
+
+        if (w->format.kind != BT_WEIGHT_INT || w->format.block != BT_BLOCK_ROW || w->format.act_block != BT_BLOCK_ROW ||
+            w->rows % 16 != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool
+cublas_can(const bt_cuda *cuda, const bt_weight *const *weights, uint32_t count, uint32_t tokens)
 {
     size_t rows_all = rows_together(weights, count);
 
@@ -105,18 +119,35 @@ bt_cuda_wants_products(const bt_cuda *cuda, const bt_weight *const *weights, uin
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const bt_weight *w = weights[i];
-
-        if (w->format.kind != BT_WEIGHT_INT || w->format.block != BT_BLOCK_ROW || w->format.act_block != BT_BLOCK_ROW ||
-            w->rows % 16 != 0 || (tokens >= cuda->s32_tokens && !has_product(cuda, w, rows_all, cuda->s32_tokens)) ||
-            (tokens % cuda->s32_tokens != 0 && !has_product(cuda, w, rows_all, tokens % cuda->s32_tokens))) {
+        if ((tokens >= cuda->s32_tokens && !has_product(cuda, weights[i], rows_all, cuda->s32_tokens)) ||
+            (tokens % cuda->s32_tokens != 0 && !has_product(cuda, weights[i], rows_all, tokens % cuda->s32_tokens))) {
             return false;
         }
     }
     return true;
 }
 
+bool
+bt_cuda_wants_products(const bt_cuda *cuda, const bt_linear_args *a, const linear_call *c)
+{
+    return whole_rows(a->weights, a->weight_count) &&
+           (bt_cuda_wants_prompt(cuda, c) || cublas_can(cuda, a->weights, a->weight_count, a->tokens));
+}
+
 // ---- what the next call reads ----
+
+// Will a call with these weights come by here? It need not say all for that.
+static bool
+comes_by_here(const bt_cuda *cuda, const bt_linear_next *n, uint32_t tokens)
+{
+    bool plain = true;
+
+    for (uint32_t i = 0; i < n->weight_count; i++) {
+        plain = plain && n->weights[i]->outliers.row_start == NULL;
+    }
+    return whole_rows(n->weights, n->weight_count) && ((plain && cuda->prompt && tokens >= BT_CUDA_PROMPT_TOKENS) ||
+                                                       cublas_can(cuda, n->weights, n->weight_count, tokens));
+}
 
 static bool
 can_go_on(const bt_cuda *cuda, const bt_linear_args *a)
@@ -126,7 +157,7 @@ can_go_on(const bt_cuda *cuda, const bt_linear_args *a)
 
     return n->weight_count != 0 && (paired || a->weight_count == 1) && n->weights[0]->cols == a->weights[0]->rows &&
            n->weights[0]->cols <= BT_CUDA_ROWS_COLS && ((uintptr_t)a->y | (uintptr_t)n->norm) % 16 == 0 &&
-           a->y_stride % 4 == 0 && bt_cuda_wants_products(cuda, n->weights, n->weight_count, a->tokens);
+           a->y_stride % 4 == 0 && comes_by_here(cuda, n, a->tokens);
 }
 
 static bt_row_target
@@ -143,10 +174,10 @@ target_of(const bt_cuda *cuda, const bt_linear_args *a)
 }
 
 static void
-remember(bt_cuda *cuda, const bt_linear_args *a)
+remember(bt_cuda *cuda, const bt_linear_args *a, bool alone)
 {
-    bt_cuda_ready r = {a->y,         a->y_stride,      a->tokens,   a->next.weights[0]->cols,
-                       a->next.norm, a->next.norm_eps, a->next.only};
+    bt_cuda_ready r = {
+        a->y, a->y_stride, a->tokens, a->next.weights[0]->cols, a->next.norm, a->next.norm_eps, alone && a->next.only};
 
     cuda->ready = r;
 }
@@ -188,17 +219,13 @@ multiply(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, uint32_t 
     return err;
 }
 
-bt_err
-bt_cuda_products(bt_cuda *cuda, const bt_linear_args *a, linear_call *c)
+// By cuBLASLt, as many tokens at a time as there is room for s32.
+static bt_err
+by_products(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool on)
 {
     bt_products s = {cuda->s32, rows_of_all(c), 0, c->part[0].rows};
-    bool on = can_go_on(cuda, a);
     bt_err err = BT_OK;
 
-    if (!take_ready(cuda, a)) {
-        err = bt_cuda_prologue(cuda, a, BT_A8_ROWS);
-    }
-    c->order = BT_A8_ROWS, c->a8 = cuda->a8, c->sa = cuda->sa;
     for (uint32_t tokens; s.first_token < a->tokens && err == BT_OK; s.first_token += tokens) {
         tokens = a->tokens - s.first_token < cuda->s32_tokens ? a->tokens - s.first_token : cuda->s32_tokens;
         if ((err = multiply(cuda, a, c, s.first_token, tokens)) == BT_OK && on) {
@@ -209,8 +236,44 @@ bt_cuda_products(bt_cuda *cuda, const bt_linear_args *a, linear_call *c)
             err = finish_alone(cuda, c, &s, tokens);
         }
     }
+    return err;
+}
+
+// By our own kernel. Of a pair it finds the rows' largest on its way; after the others the next call begins with y as well as it would here.
+static bt_err
+by_prompt(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool on)
+{
+    bt_row_target to;
+    bt_err err;
+
+    if (!on) {
+        return bt_cuda_prompt(cuda, c, NULL);
+    }
+    to = target_of(cuda, a);
+    if ((err = bt_cuda_check(cuda, cudaMemsetAsync(cuda->amax, 0, c->tokens * sizeof *cuda->amax, cuda->stream),
+                             "linear, prompt")) != BT_OK ||
+        (err = bt_cuda_prompt(cuda, c, cuda->amax)) != BT_OK) {
+        return err;
+    }
+    return bt_cuda_encode_rows(cuda, c, cuda->amax, &to);
+}
+
+bt_err
+bt_cuda_products(bt_cuda *cuda, const bt_linear_args *a, linear_call *c)
+{
+    bool prompt = bt_cuda_wants_prompt(cuda, c);
+    bool on = can_go_on(cuda, a) && (!prompt || (c->paired && a->next.norm == NULL));
+    bt_err err = BT_OK;
+
+    if (!take_ready(cuda, a)) {
+        err = bt_cuda_prologue(cuda, a, BT_A8_ROWS);
+    }
+    c->order = BT_A8_ROWS, c->a8 = cuda->a8, c->sa = cuda->sa;
+    if (err == BT_OK) {
+        err = prompt ? by_prompt(cuda, a, c, on) : by_products(cuda, a, c, on);
+    }
     if (err == BT_OK && on) {
-        remember(cuda, a);
+        remember(cuda, a, !prompt);
     }
     return err;
 }

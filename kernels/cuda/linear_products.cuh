@@ -9,8 +9,8 @@
 #include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/row.cuh"
 
-// Do calls with these weights and so many tokens go by cuBLASLt? They read their activations as BT_A8_ROWS.
-bool bt_cuda_wants_products(const bt_cuda *cuda, const bt_weight *const *weights, uint32_t count, uint32_t tokens);
+// Does this call come by here? It then reads its activations as BT_A8_ROWS.
+bool bt_cuda_wants_products(const bt_cuda *cuda, const bt_linear_args *args, const linear_call *c);
 // Such a call, its prologue included.
 bt_err bt_cuda_products(bt_cuda *cuda, const bt_linear_args *args, linear_call *c);
 
@@ -19,3 +19,13 @@ bt_err bt_cuda_products(bt_cuda *cuda, const bt_linear_args *args, linear_call *
 #define BT_CUDA_ROWS_COLS 32768u // shared memory holds them
 bt_err bt_cuda_finish_rows(bt_cuda *cuda, const linear_call *c, const bt_products *s, uint32_t tokens,
                            const bt_row_target *to, bool write);
+
+// ---- sm_90a: products and what follows them in one kernel (linear_prompt.cuh) ----
+
+#define BT_CUDA_PROMPT_TOKENS 256u // below, half of the blocks would have no tokens
+
+bool bt_cuda_wants_prompt(const bt_cuda *cuda, const linear_call *c);
+// y of all tokens, its activations being there; of a pair also the largest of each row, as bits, unless `amax` is NULL.
+bt_err bt_cuda_prompt(bt_cuda *cuda, const linear_call *c, uint32_t *amax);
+// INT8 of y, whose rows' largest are known (linear_rows.cu).
+bt_err bt_cuda_encode_rows(bt_cuda *cuda, const linear_call *c, const uint32_t *amax, const bt_row_target *to);

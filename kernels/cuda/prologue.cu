@@ -20,9 +20,11 @@ put_some(const bt_row_target &t, uint32_t token, uint32_t k, const float v[4])
     }
 }
 
-// A row by a block of threads. ROW: it gets one scale.
-template <int PIECES, bool FOURS, bool ROW>
-static __global__ void __launch_bounds__(1024, 1) row_kernel(const __grid_constant__ prologue_args a)
+// A row by a block of threads. ROW: it gets one scale. MANY: one of many, in BT_A8_ROWS: what counts then is how many fit a multiprocessor and
+// how many instructions they take.
+template <int PIECES, bool FOURS, bool ROW, bool MANY>
+static __global__ void
+__launch_bounds__(MANY ? 512 : 1024, MANY ? 4 : 1) row_kernel(const __grid_constant__ prologue_args a)
 {
     extern __shared__ float row[];
     __shared__ bt_row_shared shared;
@@ -40,7 +42,7 @@ static __global__ void __launch_bounds__(1024, 1) row_kernel(const __grid_consta
         bt_row_norm<PIECES, FOURS>(a.to, v, w, row, &shared);
     }
     if constexpr (ROW) {
-        bt_row_int8<PIECES>(a.to, token, v, &shared);
+        bt_row_int8<PIECES, MANY>(a.to, token, v, &shared);
     } else {
 #pragma unroll
         for (int p = 0; p < PIECES; p++) {
@@ -95,20 +97,22 @@ launch_rows(bt_cuda *cuda, const prologue_args &a, uint32_t tokens, bool fours)
     size_t shared = a.to.norm != NULL ? (a.to.cols + 3) / 4 * 4 * sizeof(float) : 0;
 
     if (c.pieces > 8) {
-        return bt_cuda_go(cuda, row_kernel<16, false, ROW>, tokens, c.threads, shared, a);
+        return bt_cuda_go(cuda, row_kernel<16, false, ROW, false>, tokens, c.threads, shared, a);
     }
     if (!fours) {
-        return bt_cuda_go(cuda, row_kernel<8, false, ROW>, tokens, c.threads, shared, a);
+        return bt_cuda_go(cuda, row_kernel<8, false, ROW, false>, tokens, c.threads, shared, a);
     }
     switch (c.pieces) {
     case 1:
-        return bt_cuda_go(cuda, row_kernel<1, true, ROW>, tokens, c.threads, shared, a);
+        return bt_cuda_go(cuda, row_kernel<1, true, ROW, false>, tokens, c.threads, shared, a);
     case 2:
-        return bt_cuda_go(cuda, row_kernel<2, true, ROW>, tokens, c.threads, shared, a);
+        return bt_cuda_go(cuda, row_kernel<2, true, ROW, false>, tokens, c.threads, shared, a);
     case 4:
-        return bt_cuda_go(cuda, row_kernel<4, true, ROW>, tokens, c.threads, shared, a);
+        return ROW && c.threads <= 512 && a.to.order == BT_A8_ROWS
+                   ? bt_cuda_go(cuda, row_kernel<4, true, ROW, ROW>, tokens, c.threads, shared, a)
+                   : bt_cuda_go(cuda, row_kernel<4, true, ROW, false>, tokens, c.threads, shared, a);
     default:
-        return bt_cuda_go(cuda, row_kernel<8, true, ROW>, tokens, c.threads, shared, a);
+        return bt_cuda_go(cuda, row_kernel<8, true, ROW, false>, tokens, c.threads, shared, a);
     }
 }
 

@@ -1,7 +1,22 @@
-// Every float through the two ways of silu that the GPU has.
+// What the tests need of the inside of the CUDA device: every float through the two ways of silu that the GPU has, and the choice
+// between cuBLASLt and our own kernel for prompts.
 #include "kernels/cuda/finish.cuh"
 
 extern "C" uint64_t silu_differences(void);
+extern "C" bool cuda_use_prompt(bt_device *device, bool on);
+
+// Returns whether it is now; a GPU that does not have it stays without.
+bool
+cuda_use_prompt(bt_device *device, bool on)
+{
+    static bool asked, has;
+    bt_cuda *cuda = bt_cuda_of(device);
+
+    has = asked ? has : cuda->prompt;
+    asked = true;
+    cuda->prompt = on && has;
+    return cuda->prompt;
+}
 
 static __global__ void
 compare(unsigned long long *differences)

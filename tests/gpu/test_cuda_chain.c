@@ -7,8 +7,10 @@
 #include <string.h>
 
 uint64_t silu_differences(void);
+bool cuda_use_prompt(bt_device *device, bool on);
 
-#define TOKENS_MAX 300
+#define TOKENS_MAX 2100
+#define LINKS 6
 
 static const bt_format w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
 static bt_device *ref, *gpu;
@@ -19,22 +21,23 @@ typedef struct {
     float scale, softcap;
 } chain_shape;
 
-enum { STREAM, INNER, ATTENDED, ARRAYS }; // the arrays that calls read and write
+enum { STREAM, INNER, ATTENDED, QKV, ARRAYS }; // the arrays that calls read and write
 
-// Attended → O → gate|up → down → gate|up of the next layer, down: x and y of each, on one device.
+// q|k|v, O, gate|up, down, and those two of one more layer, on one device.
 typedef struct {
     bt_device *device;
-    linear_case cases[5];
-    bt_weight weights[5][2]; // on the device
-    bt_linear_args args[5];
+    linear_case cases[LINKS];
+    bt_weight weights[LINKS][3]; // on the device
+    bt_linear_args args[LINKS];
+    uint32_t tokens;
     float *arrays[ARRAYS];
     size_t strides[ARRAYS];
-    void *kept[64];
+    void *kept[96];
     size_t kept_count;
 } chain;
 
-static const int reads[5] = {ATTENDED, STREAM, INNER, STREAM, INNER};
-static const int writes[5] = {STREAM, INNER, STREAM, INNER, STREAM};
+static const int reads[LINKS] = {STREAM, ATTENDED, STREAM, INNER, STREAM, INNER};
+static const int writes[LINKS] = {QKV, STREAM, INNER, STREAM, INNER, STREAM};
 
 static void *
 keep(chain *c, const void *from, size_t bytes)
@@ -67,7 +70,7 @@ move_weight(chain *c, bt_weight *to, const bt_weight *from)
 static size_t
 array_floats(const chain *c, int array)
 {
-    return c->strides[array] * TOKENS_MAX;
+    return c->strides[array] * c->tokens;
 }
 
 // The same numbers on every device.
@@ -97,18 +100,21 @@ fill_arrays(chain *c)
 static void
 add_link(chain *c, int link, const chain_shape *s)
 {
-    bool pair = writes[link] == INNER;
-    linear_shape shape = {.part_count = pair ? 2 : 1,
-                          .formats = {w8, w8},
-                          .rows = {pair ? s->ffn : s->hidden, s->ffn},
+    bool pair = writes[link] == INNER, store = writes[link] == QKV;
+    linear_shape shape = {.part_count = store  ? 3
+                                        : pair ? 2
+                                               : 1,
+                          .formats = {w8, w8, w8},
+                          .rows = {pair ? s->ffn : s->hidden, store ? 192 : s->ffn, 48},
                           .cols = reads[link] == INNER ? s->ffn : s->hidden,
                           .tokens = 1,
-                          .norm = pair,
+                          .norm = pair || store,
                           .outliers = s->outliers,
                           .bias = s->bias,
                           .scale = pair ? 1 : s->scale,
                           .softcap = s->softcap,
-                          .epilogue = !pair     ? BT_LINEAR_ADD
+                          .epilogue = store     ? BT_LINEAR_STORE
+                                      : !pair   ? BT_LINEAR_ADD
                                       : s->gelu ? BT_LINEAR_GELU_MUL
                                                 : BT_LINEAR_SILU_MUL,
                           .seed = 100 + (uint64_t)link};
@@ -131,15 +137,16 @@ add_link(chain *c, int link, const chain_shape *s)
 static void
 chain_init(chain *c, bt_device *device, const chain_shape *s)
 {
-    *c = (chain){.device = device};
+    *c = (chain){.device = device, .tokens = s->tokens};
     c->strides[STREAM] = c->strides[ATTENDED] = (s->hidden + 15) / 16 * 16;
     c->strides[INNER] = (s->ffn + 15) / 16 * 16;
+    c->strides[QKV] = c->strides[STREAM] + 240;
     for (int i = 0; i < ARRAYS; i++) {
         c->arrays[i] = bt_device_alloc(device, array_floats(c, i) * 4);
         ck_assert_ptr_nonnull(c->arrays[i]);
     }
     fill_arrays(c);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < LINKS; i++) {
         add_link(c, i, s);
     }
 }
@@ -153,7 +160,7 @@ chain_fini(chain *c)
     for (int i = 0; i < ARRAYS; i++) {
         bt_device_free(c->device, c->arrays[i], 0);
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < LINKS; i++) {
         linear_case_fini(&c->cases[i]);
     }
 }
@@ -168,7 +175,7 @@ run(chain *c, int link)
 static void
 announce(chain *c, bool only)
 {
-    for (int i = 0; i + 1 < 5; i++) {
+    for (int i = 0; i + 1 < LINKS; i++) {
         bt_linear_args *a = &c->args[i], *b = &c->args[i + 1];
 
         a->next = (bt_linear_next){.weights = {b->weights[0], b->weights[1]},
@@ -195,31 +202,72 @@ same(const chain *a, const chain *b, int array, const char *when)
 
 static const chain_shape shapes[] = {
     {130, 576, 1536, false, false, false, 1, 0},    {200, 576, 1536, true, false, false, 0.75f, 0},
-    {257, 256, 704, false, true, true, 1, 0},       {192, 512, 14336, false, false, false, 1, 0},
+    {257, 256, 704, false, true, true, 1, 0},       {192, 256, 14336, false, false, false, 1, 0},
+    {1300, 1536, 320, false, true, false, 1, 0},    {2100, 256, 1024, false, false, false, 1, 0},
     {128, 4096, 512, false, false, false, 0.5f, 0}, {300, 1024, 1040, false, false, true, 1, 0},
     {140, 1040, 288, true, true, false, 1, 20},     {127, 576, 1536, false, false, false, 1, 0},
     {5, 576, 1536, false, false, false, 1, 0},
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
+// With our own kernel for prompts where the GPU has it, and with cuBLASLt.
 START_TEST(calls_that_know_the_next_give_the_bits_of_ref)
 {
     chain a, b;
 
     chain_init(&a, ref, &shapes[_i]);
     chain_init(&b, gpu, &shapes[_i]);
-    for (int only = 0; only < 2; only++) {
-        fill_arrays(&a);
+    for (int i = 0; i < LINKS; i++) {
+        run(&a, i);
+    }
+    for (int way = 0; way < 4; way++) {
+        const char *name = way / 2 ? (way % 2 ? "prompt, only" : "prompt") : way % 2 ? "cublas, only" : "cublas";
+
+        cuda_use_prompt(gpu, way / 2 != 0);
         fill_arrays(&b);
-        announce(&b, only != 0);
-        for (int i = 0; i < 5; i++) {
-            run(&a, i);
+        announce(&b, way % 2 != 0);
+        for (int i = 0; i < LINKS; i++) {
             run(&b, i);
-            if (i == 2 && !only) { // reading changes nothing
-                same(&a, &b, INNER, "after the first inner layer");
-            }
         }
-        same(&a, &b, STREAM, only ? "only" : "written too");
+        same(&a, &b, QKV, name);
+        same(&a, &b, STREAM, name);
+        if (way % 2 == 0) {
+            same(&a, &b, INNER, name);
+        }
+    }
+    cuda_use_prompt(gpu, true);
+    chain_fini(&a);
+    chain_fini(&b);
+}
+END_TEST
+
+static void
+run_all(chain *c, bool prompt)
+{
+    cuda_use_prompt(c->device, prompt);
+    fill_arrays(c);
+    for (int i = 0; i < LINKS; i++) {
+        run(c, i);
+    }
+}
+
+START_TEST(our_own_kernel_gives_the_bits_of_cublas)
+{
+    static const chain_shape large[] = {
+        {2100, 1024, 4096, false, false, false, 1, 0},
+        {2048, 2048, 1536, false, false, false, 1, 0},
+        {256, 512, 8192, false, false, false, 1, 0},
+    };
+    chain a, b;
+
+    chain_init(&a, gpu, &large[_i]);
+    chain_init(&b, gpu, &large[_i]);
+    run_all(&a, false);
+    for (int round = 0; round < 3; round++) {
+        run_all(&b, true);
+        same(&a, &b, QKV, "q|k|v");
+        same(&a, &b, INNER, "gate|up");
+        same(&a, &b, STREAM, "down");
     }
     chain_fini(&a);
     chain_fini(&b);
@@ -234,7 +282,7 @@ START_TEST(repeated_chains_give_the_bits_of_ref)
     chain_init(&b, gpu, &shapes[0]);
     announce(&b, true);
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < LINKS; i++) {
             run(&a, i);
             run(&b, i);
         }
@@ -251,16 +299,16 @@ enum { OTHER_NORM, NO_NORM, OTHER_EPS, FEWER_TOKENS, OTHER_X, CALLED_TWICE, WRIT
 static void
 differ(chain *c, int way, const float *other_norm)
 {
-    bt_linear_args *next = &c->args[1];
+    bt_linear_args *next = &c->args[2];
 
-    run(c, 0);
+    run(c, 1);
     next->norm = way == OTHER_NORM ? other_norm : way == NO_NORM ? NULL : next->norm;
     next->norm_eps = way == OTHER_EPS ? 0.5f : next->norm_eps;
     next->tokens = way == FEWER_TOKENS ? next->tokens - 1 : next->tokens;
     next->x = way == OTHER_X ? c->arrays[ATTENDED] : next->x;
     if (way == CALLED_TWICE) {
-        run(c, 0);
         run(c, 1);
+        run(c, 2);
     }
     if (way == WRITTEN_BETWEEN) {
         float *v = numbers(array_floats(c, STREAM), 5);
@@ -268,7 +316,7 @@ differ(chain *c, int way, const float *other_norm)
         ck_assert_int_eq(bt_device_write(c->device, c->arrays[STREAM], v, array_floats(c, STREAM) * 4), BT_OK);
         free(v);
     }
-    run(c, 1);
+    run(c, 2);
 }
 
 START_TEST(another_call_than_the_one_announced_gives_the_bits_of_ref)
@@ -280,10 +328,12 @@ START_TEST(another_call_than_the_one_announced_gives_the_bits_of_ref)
     chain_init(&a, ref, s);
     chain_init(&b, gpu, s);
     announce(&b, false);
+    cuda_use_prompt(gpu, false); // which goes on after O as well
     differ(&a, _i, norm);
     differ(&b, _i, keep(&b, norm, s->hidden * 4));
     same(&a, &b, STREAM, "stream");
     same(&a, &b, INNER, "inner");
+    cuda_use_prompt(gpu, true);
     chain_fini(&a);
     chain_fini(&b);
     free(norm);
@@ -309,7 +359,8 @@ open_devices(void)
                                .block_tokens = 32};
     bt_why why = {""};
 
-    ref = linear_device("ref", 8, limits.tokens, limits.cols, limits.rows);
+    // The fastest instruction set here: it gives the bits of ref (tests/kernels), which would take minutes.
+    ref = linear_device("auto", 8, limits.tokens, limits.cols, limits.rows);
     ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
     ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
 }
@@ -320,6 +371,7 @@ suite(void)
     Suite *s = suite_create("cuda chain");
     TCase *t = tcase_create("bits");
 
+    tcase_add_loop_test(t, our_own_kernel_gives_the_bits_of_cublas, 0, 3);
     tcase_add_loop_test(t, calls_that_know_the_next_give_the_bits_of_ref, 0, SHAPES);
     tcase_add_test(t, repeated_chains_give_the_bits_of_ref);
     tcase_add_loop_test(t, another_call_than_the_one_announced_gives_the_bits_of_ref, 0, WAYS);

@@ -1,0 +1,115 @@
+#include "kernels/cuda/linear_prompt.cuh"
+#include "kernels/cuda/linear_products.cuh"
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static encode_fn
+find_encode(void)
+{
+    static encode_fn encode;
+    cudaDriverEntryPointQueryResult found;
+    void *at = NULL;
+
+    if (encode == NULL &&
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault, &found) ==
+            cudaSuccess &&
+        found == cudaDriverEntryPointSuccess) {
+        encode = (encode_fn)at;
+    }
+    return encode;
+}
+
+// Rows of INT8, `stride` bytes from one to the next, in boxes of 128 columns.
+static bool
+map_of(CUtensorMap *map, const void *at, uint64_t width, uint64_t rows, uint64_t stride, uint32_t box_rows)
+{
+    cuuint64_t sizes[2] = {width, rows}, strides[1] = {stride};
+    cuuint32_t box[2] = {PROMPT_K, box_rows}, steps[2] = {1, 1};
+
+    return find_encode()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)at, sizes, strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static bool
+maps_of(const linear_call *c, prompt_maps *maps)
+{
+    bool good = map_of(&maps->a8, c->a8, c->a8_stride, c->tokens, c->a8_stride, PROMPT_TOKENS);
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        const bt_cuda_matrix *m = &c->part[i];
+
+        good = good && map_of(&maps->codes[i], m->codes, m->padded, m->rows, m->padded, PROMPT_COLUMNS / 2);
+    }
+    return good;
+}
+
+static prompt_cut
+cut_of(const linear_call *c, uint32_t *amax)
+{
+    uint32_t each = c->paired ? PROMPT_COLUMNS / 2 : PROMPT_COLUMNS;
+    prompt_cut p;
+
+    memset(&p, 0, sizeof p);
+    for (uint32_t i = 0; i < (c->paired ? 1 : c->part_count); i++) {
+        p.tiles[i] = (c->part[i].rows + each - 1) / each;
+        p.columns += p.tiles[i];
+    }
+    p.rows = (c->tokens + 2 * PROMPT_TOKENS - 1) / (2 * PROMPT_TOKENS);
+    p.steps = (c->padded + PROMPT_K - 1) / PROMPT_K;
+    p.total = p.rows * p.columns;
+    p.near = PROMPT_NEAR;
+    p.amax = amax;
+    return p;
+}
+
+bool
+bt_cuda_has_prompt(void)
+{
+    cudaFuncAttributes code;
+
+    if (cudaFuncGetAttributes(&code, prompt_kernel<BT_FINISH_STORE>) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return code.binaryVersion == 90 && code.ptxVersion >= 90 && find_encode() != NULL;
+}
+
+bool
+bt_cuda_wants_prompt(const bt_cuda *cuda, const linear_call *c)
+{
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        if (c->part[i].row_start != NULL || (c->paired && c->bias[i] != NULL)) {
+            return false;
+        }
+    }
+    return cuda->prompt && c->tokens >= BT_CUDA_PROMPT_TOKENS && c->softcap <= 0.0f &&
+           c->epilogue != BT_LINEAR_GELU_MUL && c->y_stride % 2 == 0 && (uintptr_t)c->y % 8 == 0;
+}
+
+bt_err
+bt_cuda_prompt(bt_cuda *cuda, const linear_call *c, uint32_t *amax)
+{
+    prompt_maps maps;
+    prompt_cut p = cut_of(c, amax);
+    unsigned blocks = (unsigned)(p.total < (unsigned)cuda->sms / 2 ? p.total : (unsigned)cuda->sms / 2) * 2;
+    cudaError_t error;
+
+    memset(&maps, 0, sizeof maps);
+    if (!maps_of(c, &maps)) {
+        return bt_cuda_check(cuda, cudaErrorInvalidValue, "linear, prompt: a map");
+    }
+    switch (c->epilogue) {
+    case BT_LINEAR_STORE:
+        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_STORE>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+        break;
+    case BT_LINEAR_ADD:
+        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_ADD>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+        break;
+    default:
+        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_SILU>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+    }
+    return bt_cuda_check(cuda, error, "linear, prompt");
+}

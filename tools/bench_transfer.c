@@ -47,7 +47,6 @@ static const way ways[] = {
     {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false, false},
     {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, false},
     {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, true},
-    {"cuda-ucx", "ucx", NULL, BT_TRANSFER_PATH_AUTO, true, false},
 };
 
 typedef struct {
@@ -388,7 +387,7 @@ bt_bench_transfer_main(int argc, char **argv)
     const bt_arg args[] = {
         {"shape", BT_ARG_STRING, &b.shape_names, "smollm2,8b", "models whose blocks are moved; with --device 8b", NULL},
         {"way", BT_ARG_STRING, &b.way_names, "host-shm,host-tcp",
-         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine, cuda-ucx; or all", NULL},
+         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine; or all", NULL},
         {"device", BT_ARG_STRING, &b.devices, "cuda:N[,cuda:M]",
          "pools in GPUs' memory: the owner's, and the receiver's", NULL},
         {"context", BT_ARG_U32, &b.context, "TOKENS", "of a fetch", NULL},

@@ -63,8 +63,8 @@ bt_ucx_err_of(ucs_status_t status)
     }
 }
 
-bt_err
-bt_ucx_fail(bt_why *why, bt_err err, const char *what, ucs_status_t status)
+static bt_err
+fail(bt_why *why, bt_err err, const char *what, ucs_status_t status)
 {
     return bt_fail(why, err, "transfer: UCX %s: %s", what, ucs_status_string(status));
 }
@@ -84,7 +84,7 @@ bt_ucx_end_piece(bt_piece *piece, bt_err err)
 uint8_t *
 bt_ucx_landing(const bt_ucx *u, const bt_piece *piece)
 {
-    return u->memory + (size_t)piece->to * u->o.layout.block_bytes;
+    return u->pool.memory + (size_t)piece->to * u->o.layout.block_bytes;
 }
 
 size_t
@@ -130,12 +130,12 @@ open_context(bt_ucx *u, bt_why *why)
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
 
     if (status != UCS_OK) {
-        return bt_ucx_fail(why, BT_ERR_DEVICE, "settings", status);
+        return fail(why, BT_ERR_DEVICE, "settings", status);
     }
     configure_all(u, config);
     status = ucp_init(&params, config, &u->context);
     ucp_config_release(config);
-    return status == UCS_OK ? BT_OK : bt_ucx_fail(why, BT_ERR_DEVICE, "start", status);
+    return status == UCS_OK ? BT_OK : fail(why, BT_ERR_DEVICE, "start", status);
 }
 
 // UCX registers the pool for what it reads by itself (RDMA); the direct path needs none of it.
@@ -144,21 +144,16 @@ open_pool(bt_ucx *u, size_t bytes, bt_why *why)
 {
     ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
                                    .length = bytes};
-    bool gpu = u->o.memory == BT_TRANSFER_CUDA;
-    bt_err err = gpu ? bt_ucx_device_open(u, bytes, why) : bt_shared_open(&u->pool, bytes, u->identity, why);
+    bt_err err = bt_shared_open(&u->pool, bytes, u->identity, why);
     ucs_status_t status;
 
     if (err != BT_OK) {
         return err;
     }
-    if (!gpu) {
-        u->memory = u->pool.memory;
-    }
-    // Whose memory it is UCX finds out: told so, 1.22 takes the region for one from 0 to 0 and fails.
-    params.address = u->memory;
+    params.address = u->pool.memory;
     if ((status = ucp_mem_map(u->context, &params, &u->memh)) != UCS_OK ||
         (status = ucp_rkey_pack(u->context, u->memh, &u->key, &u->key_bytes)) != UCS_OK) {
-        return bt_ucx_fail(why, BT_ERR_DEVICE, "pool", status);
+        return fail(why, BT_ERR_DEVICE, "pool", status);
     }
     memcpy(u->keys, &u->pool.key, sizeof u->pool.key);
     if (u->key_bytes <= sizeof u->keys - sizeof u->pool.key) {
@@ -167,21 +162,20 @@ open_pool(bt_ucx *u, size_t bytes, bt_why *why)
     return BT_OK;
 }
 
-// One descriptor for both workers, and for a GPU's sums.
+// One descriptor for both workers.
 static void
 open_fd(bt_ucx *u)
 {
-    int fds[3] = {-1, -1, u->copier != NULL ? bt_copier_fd(u->copier) : -1};
+    const ucp_worker_h workers[] = {u->mouth, u->ear};
     struct epoll_event event = {.events = EPOLLIN};
-    bool well = ucp_worker_get_efd(u->mouth, &fds[0]) == UCS_OK && ucp_worker_get_efd(u->ear, &fds[1]) == UCS_OK;
+    int fd;
 
     u->fd = epoll_create1(EPOLL_CLOEXEC);
-    for (size_t i = 0; i < (u->copier != NULL ? 3 : 2) && u->fd >= 0; i++) {
-        well = well && epoll_ctl(u->fd, EPOLL_CTL_ADD, fds[i], &event) == 0;
-    }
-    if (u->fd >= 0 && !well) {
-        close(u->fd);
-        u->fd = -1;
+    for (size_t i = 0; i < 2 && u->fd >= 0; i++) {
+        if (ucp_worker_get_efd(workers[i], &fd) != UCS_OK || epoll_ctl(u->fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+            close(u->fd);
+            u->fd = -1;
+        }
     }
 }
 
@@ -195,7 +189,7 @@ open_workers(bt_ucx *u, bt_why *why)
     if (status != UCS_OK || (status = ucp_worker_create(u->context, &params, &u->ear)) != UCS_OK ||
         (status = ucp_worker_get_address(u->ear, &u->address, &u->address_bytes)) != UCS_OK ||
         (status = bt_ucx_listen(u)) != UCS_OK) {
-        return bt_ucx_fail(why, BT_ERR_DEVICE, "worker", status);
+        return fail(why, BT_ERR_DEVICE, "worker", status);
     }
     return BT_OK;
 }
@@ -256,7 +250,7 @@ ucx_open(bt_transport **out, const bt_transfer_options *options, size_t bytes, u
     }
     open_fd(u);
     *out = &u->base;
-    *memory = u->memory;
+    *memory = u->pool.memory;
     return BT_OK;
 }
 
@@ -266,7 +260,7 @@ ucx_describe(bt_transport *transport, bt_description *out)
     bt_ucx *u = (bt_ucx *)transport;
 
     out->identity = u->identity;
-    out->base = (uintptr_t)u->memory;
+    out->base = (uintptr_t)u->pool.memory;
     out->address = (const uint8_t *)u->address;
     out->address_bytes = (uint16_t)u->address_bytes;
     out->key = u->keys;
@@ -342,8 +336,7 @@ allows_shared(const bt_ucx *u)
 static bool
 map_directly(bt_ucx *u, bt_ucx_peer *p, const bt_description *d)
 {
-    if (u->copier != NULL || u->o.path == BT_TRANSFER_PATH_AM || u->o.path == BT_TRANSFER_PATH_GET ||
-        !allows_shared(u)) {
+    if (u->o.path == BT_TRANSFER_PATH_AM || u->o.path == BT_TRANSFER_PATH_GET || !allows_shared(u)) {
         return false;
     }
     memcpy(&p->direct_key, d->key, sizeof p->direct_key);
@@ -383,7 +376,7 @@ open_endpoint(bt_ucx *u, bt_ucx_peer *p, const bt_description *d, bt_why *why)
                               .err_handler = {.cb = on_error, .arg = p}};
     ucs_status_t status = ucp_ep_create(u->mouth, &params, &p->ep);
 
-    return status == UCS_OK ? pick_path(u, p, d, why) : bt_ucx_fail(why, BT_ERR_PEER, "endpoint", status);
+    return status == UCS_OK ? pick_path(u, p, d, why) : fail(why, BT_ERR_PEER, "endpoint", status);
 }
 
 static bt_err
@@ -496,23 +489,11 @@ ucx_path(const bt_transport *transport, uint32_t slot, char *name, size_t bytes)
 // The receiver's side.
 
 static void
-got_piece(bt_piece *piece, ucs_status_t status)
-{
-    bt_ucx *u = (bt_ucx *)piece->transport;
-
-    if (u->copier == NULL || status != UCS_OK) {
-        bt_ucx_end_piece(piece, bt_ucx_err_of(status));
-    } else {
-        u->posted--;
-        piece->posted = false;
-        bt_ucx_device_sum(u, piece);
-    }
-}
-
-static void
 on_got(void *request, ucs_status_t status, void *user)
 {
-    got_piece(user, status);
+    bt_piece *piece = user;
+
+    bt_ucx_end_piece(piece, bt_ucx_err_of(status));
     ucp_request_free(request);
 }
 
@@ -529,7 +510,7 @@ get_piece(bt_ucx *u, bt_ucx_peer *p, bt_piece *piece)
     u->posted++;
     request = ucp_get_nbx(p->ep, bt_ucx_landing(u, piece), bt_ucx_piece_bytes(u, piece), address, p->rkey, &param);
     if (!UCS_PTR_IS_PTR(request)) {
-        got_piece(piece, UCS_PTR_RAW_STATUS(request));
+        bt_ucx_end_piece(piece, bt_ucx_err_of(UCS_PTR_RAW_STATUS(request)));
     }
 }
 
@@ -552,13 +533,7 @@ ucx_move(bt_transport *transport, bt_piece *piece, bt_time now)
         get_piece(u, p, piece);
         break;
     default:
-        if (u->copier == NULL) {
-            bt_ucx_ask(u, p, piece);
-        } else {
-            bt_log_warn("UCX", "epoch %016llx: none of %s reads a GPU's memory", (unsigned long long)p->epoch,
-                        p->transport);
-            bt_ucx_end_piece(piece, BT_ERR_PEER);
-        }
+        bt_ucx_ask(u, p, piece);
     }
 }
 
@@ -588,9 +563,6 @@ ucx_progress(bt_transport *transport, bt_time now)
         bt_ucx_act(u);
     }
     bt_ucx_act(u);
-    if (u->copier != NULL) {
-        bt_ucx_device_turn(u);
-    }
     tend_peers(u);
 }
 
@@ -605,9 +577,7 @@ ucx_arm(bt_transport *transport)
 {
     bt_ucx *u = (bt_ucx *)transport;
 
-    return u->fd < 0 || ((u->copier == NULL ||
-                          ((u->summed == u->summing_count || u->summed == u->o.window) && bt_copier_arm(u->copier))) &&
-                         ucp_worker_arm(u->mouth) == UCS_OK && ucp_worker_arm(u->ear) == UCS_OK);
+    return u->fd < 0 || (ucp_worker_arm(u->mouth) == UCS_OK && ucp_worker_arm(u->ear) == UCS_OK);
 }
 
 static void
@@ -671,7 +641,6 @@ ucx_close(bt_transport *transport)
     if (u->context != NULL) {
         ucp_cleanup(u->context);
     }
-    bt_ucx_device_close(u);
     bt_shared_close(&u->pool);
     bt_free(u->peers);
     bt_free(u->tags);
@@ -684,7 +653,7 @@ ucx_close(bt_transport *transport)
 const bt_transport_ops bt_transport_ucx = {
     .name = "ucx",
     .id = 2,
-    .memories = 1u << BT_TRANSFER_HOST | 1u << BT_TRANSFER_CUDA,
+    .memories = 1u << BT_TRANSFER_HOST,
     .open = ucx_open,
     .close = ucx_close,
     .describe = ucx_describe,

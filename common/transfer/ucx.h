@@ -1,11 +1,9 @@
-// The UCX transport's parts: ucx.c opens, connects, copies and gets; ucx_am.c asks and answers by active messages; ucx_device.c has pools in a
-// GPU's memory. Private to this folder.
+// The UCX transport's parts: ucx.c opens, connects, copies and gets; ucx_am.c asks and answers by active messages. Private to this folder.
 // Nobody else includes UCX.
 #pragma once
 
 #include "common/transfer/impl.h"
 #include "common/transfer/shared.h"
-#include "kernels/copier.h"
 
 #include <ucp/api/ucp.h>
 
@@ -57,13 +55,7 @@ struct bt_ucx {
     ucp_context_h context;
     ucp_worker_h mouth, ear;
     ucp_mem_h memh;
-    bt_shared pool;  // of the host's memory
-    uint8_t *memory; // the pool, here or on the GPU
-    // Of a GPU's: what has come is summed there before it is done.
-    bt_copier *copier;  // NULL: the host's
-    bt_piece **summing; // [pieces] oldest first; those before `summed` have a batch
-    uint32_t summing_count, summed;
-    uint64_t ended;                       // batches
+    bt_shared pool;
     void *key;                            // UCX's
     uint8_t keys[BT_DESCRIPTION_KEY_MAX]; // shared.h's, then UCX's
     size_t key_bytes;
@@ -82,7 +74,6 @@ struct bt_ucx {
     int fd;
 };
 
-bt_err bt_ucx_fail(bt_why *why, bt_err err, const char *what, ucs_status_t status);
 bt_err bt_ucx_err_of(ucs_status_t status);
 void bt_ucx_end_piece(bt_piece *piece, bt_err err);
 uint8_t *bt_ucx_landing(const bt_ucx *u, const bt_piece *piece);
@@ -96,10 +87,3 @@ bool bt_ucx_drop(bt_transport *transport, bt_piece *piece);
 // Pieces that UCX does not have in hand end at once; the others when it lets go of them.
 void bt_ucx_end_waiting(bt_ucx *u, uint32_t slot, bt_err err);
 void bt_ucx_act(bt_ucx *u); // on what the callbacks noted
-
-// ucx_device.c, where the pool is a GPU's
-bt_err bt_ucx_device_open(bt_ucx *u, size_t bytes, bt_why *why); // the pool, not yet known to UCX
-void bt_ucx_device_close(bt_ucx *u);
-void bt_ucx_device_sum(bt_ucx *u, bt_piece *piece); // its bytes have come; from a callback of UCX
-void bt_ucx_device_turn(bt_ucx *u);
-bool bt_ucx_device_await(bt_ucx *u, const bt_piece *piece); // until it is summed; false: the GPU takes too long

@@ -56,9 +56,6 @@ bt_ucx_drop(bt_transport *transport, bt_piece *piece)
     if (piece->posted) {
         return false;
     }
-    if (u->copier != NULL) { // on no other path than get: its bytes have come and are being summed
-        return bt_ucx_device_await(u, piece);
-    }
     assert(u->tags[i] == piece && piece->arrived == NULL); // arrived is acted on before progress returns
     u->tags[i] = NULL;
     bt_ucx_end_piece(piece, BT_ERR_CANCELLED);

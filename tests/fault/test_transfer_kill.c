@@ -38,8 +38,6 @@ static const struct {
 #ifdef BT_KILL_GPU // tests/gpu: the same on a real one
     {"cuda by kernel", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
     {"cuda by engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true},
-    // Only when asked for (cases 8 … 11): not every UCX knows CUDA.
-    {"ucx", "ucx", NULL, BT_TRANSFER_PATH_AUTO, false},
 #else
     {"host shm", "host", NULL, BT_TRANSFER_PATH_AUTO, false},
     {"host tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false},

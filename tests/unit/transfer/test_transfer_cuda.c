@@ -319,6 +319,8 @@ START_TEST(pools_and_transports_that_do_not_fit_are_refused_by_name)
     o.transport = "host";
     ck_assert_int_eq(bt_transfer_open(&none, &o, &why), BT_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(why.text, "'host'"));
+    o.transport = "ucx"; // not there, or not for this
+    ck_assert_int_eq(bt_transfer_open(&none, &o, &why), BT_ERR_UNSUPPORTED);
     o.memory = BT_TRANSFER_HOST;
     o.transport = "cuda";
     ck_assert_int_eq(bt_transfer_open(&none, &o, &why), BT_ERR_UNSUPPORTED);

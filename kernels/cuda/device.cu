@@ -271,18 +271,17 @@ cuda_free(bt_device *device, void *memory, size_t bytes)
     cudaFree(memory);
 }
 
+// What was asked before is waited for first: a copy to memory that is not pinned waits for it by itself, without an end.
 static bt_err
 copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
 {
     bt_cuda *cuda = bt_cuda_of(device);
-    cudaError_t error;
+    bt_err err = cuda->broken == cudaSuccess ? settle(cuda, "copy") : BT_ERR_DEVICE;
 
-    if (cuda->broken != cudaSuccess) {
-        return BT_ERR_DEVICE;
+    if (err == BT_OK) {
+        err = bt_cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, way, cuda->stream), "copy");
     }
-    error = cudaMemcpyAsync(to, from, bytes, way, cuda->stream);
-
-    return error == cudaSuccess ? settle(cuda, "copy") : bt_cuda_check(cuda, error, "copy");
+    return err == BT_OK ? settle(cuda, "copy") : err;
 }
 
 static bt_err

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [PART…]: all GPU tests and benches from a carried bundle (README.md says how it is made), in under eight minutes. Builds nothing.
-# Parts: tests errors models kernels engine (default: all). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
+# Parts: tests errors models cluster kernels engine (default: all). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} failed=0 table=""
@@ -103,6 +103,25 @@ models() { # greedy answers of whatever models were packed, on the GPU and on th
     done
 }
 
+# equal NAME OPTION…: the answers of a cluster of real processes are those of `baton local`, token for token.
+equal() {
+    local name=$1 code=0 begin=$SECONDS log=$out/cluster-${1//[^a-z0-9]/-}.log
+    shift
+    BATON=$PWD/bin/baton timeout 90 python3 -W ignore tests/fault/cluster_equality.py --model tests/data/tiny-q8_0.gguf --characters 400 \
+        --topology two "$@" >"$log" 2>&1 || code=$?
+    line "cluster: $name" $code $((SECONDS - begin)) "$(grep -o '"prompts.*"different": [0-9]*' "$log" | tr -d '"')"
+}
+
+# w8 reads and q4 writes: every prompt is handed over.
+cluster() {
+    equal "prefill and decode on the gpu" --prompts 80 --set device=cuda:0
+    equal "by host memory" --prompts 80 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host
+    equal "prefill on the gpu, decode on the cpu" --prompts 80 --prefill-set device=cuda:0
+    equal "prefill on the cpu, decode on the gpu" --prompts 80 --decode-set device=cuda:0
+    equal "nodes killed and frozen" --prompts 1000 --set device=cuda:0 --kill node --every 1
+    equal "the same by host memory" --prompts 1000 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host --kill node --every 1
+}
+
 kernels() {
     local code=0 begin=$SECONDS
     timeout 150 bin/bench_cuda >"$out/bench_cuda.jsonl" 2>&1 || code=$?
@@ -130,10 +149,10 @@ figures() { # batch and tok/s of each line, share of the limit
 print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_per_s"], 100 * p["of_limit"]) for p in map(json.loads, open(sys.argv[1]))))' "$1"
 }
 
-[ $# -gt 0 ] || set -- tests errors models kernels engine
+[ $# -gt 0 ] || set -- tests errors models cluster kernels engine
 for part in "$@"; do
     case $part in
-    tests | errors | models | kernels | engine) $part ;;
+    tests | errors | models | cluster | kernels | engine) $part ;;
     *) echo "run.sh: no such part: $part"; exit 2 ;;
     esac
 done

@@ -3,21 +3,21 @@
 #include "kernels/cuda/attention_decode_merge.cuh"
 
 #define MERGE_HERE 16u // splits of the longest row up to which the last block merges; beyond, a kernel of its own does
-#define MERGE_DIMS 32u // of a block of merge_apart
+#define MERGE_DIMS 16u // of a block of merge_apart, which is small enough to wait beside the blocks in front
 #define MERGE_CHUNK 128u // splits of it at a time
 
 // The bytes that came for the step's own token are old: both warps of a pair write the same.
 template <typename D>
 static __device__ __forceinline__ void
-put_new_k(decode_shared<D> &s, uint32_t slot, uint32_t key)
+put_new_k(decode_shared<D> &s, int buffer, uint32_t slot, uint32_t key)
 {
     uint32_t lane = threadIdx.x % 32, own = own_tile<D>();
 
     for (uint32_t d = lane; d < D::dims; d += 32) {
-        s.k[slot][own][key * D::dims + key / 32 * D::k_shift + d] = (uint8_t)s.new_k[d];
+        s.k[slot][own][key * D::dims + key / 32 * D::k_shift + d] = (uint8_t)s.new_k[buffer][d];
     }
     if (lane < 2) {
-        s.scales[slot][own][lane][key] = s.new_scales[lane];
+        s.scales[slot][own][lane][key] = s.new_scales[buffer][lane];
     }
     bt_fence_async();
     __syncwarp();
@@ -25,10 +25,11 @@ put_new_k(decode_shared<D> &s, uint32_t slot, uint32_t key)
 
 template <typename D>
 static __device__ __forceinline__ void
-put_new_v(decode_shared<D> &s, uint32_t key)
+put_new_v(decode_shared<D> &s, int buffer, uint32_t key)
 {
     for (uint32_t d = threadIdx.x % 32; d < D::dims; d += 32) {
-        s.v[own_tile<D>()][key / 16 * D::v_piece + (key % 16 / 4 * D::dims + d) * 4 + key % 4] = (uint8_t)s.new_v[d];
+        s.v[own_tile<D>()][key / 16 * D::v_piece + (key % 16 / 4 * D::dims + d) * 4 + key % 4] =
+            (uint8_t)s.new_v[buffer][d];
     }
     bt_fence_async();
 }
@@ -54,8 +55,8 @@ chain_maxima(decode_shared<D> &s, decode_state<D> &q, float before[D::cols])
 // Scores and weights of this warp's tile.
 template <typename D>
 static __device__ __forceinline__ void
-weigh_unit(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, const decode_unit &u, uint32_t slot,
-           uint32_t &k_parity, uint32_t v_parity)
+weigh_unit(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, const decode_unit &u, int buffer,
+           uint32_t slot, uint32_t &k_parity, uint32_t v_parity)
 {
     uint32_t own = own_tile<D>(), lane = threadIdx.x % 32, tile = u.key + own * 64, key = u.end - 1 - tile;
     float score[4][D::cols], before[D::cols] = {};
@@ -65,23 +66,23 @@ weigh_unit(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, con
         bt_barrier_wait(bt_shared_at(&s.k_full[slot][own]), k_parity >> slot & 1);
         k_parity ^= 1u << slot;
         if (key < 64) {
-            put_new_k<D>(s, slot, key);
+            put_new_k<D>(s, buffer, slot, key);
         }
-        scores<D>(s, slot, score);
+        scores<D>(s, buffer, slot, score);
         show_most<D>(c, s, u, tile, q.w, score);
     } else if (lane < D::share) {
         s.most[own][own_part<D>() * D::share + lane] = -INFINITY;
     }
-    __syncthreads();
+    meet<D>();
     chain_maxima<D>(s, q, before);
     if (here) {
         weigh<D>(c, s, u, slot, tile, q.w, before, score);
     }
     if (here && key < 64 && own_part<D>() == D::parts - 1) {
         bt_barrier_wait(bt_shared_at(&s.v_full[own]), v_parity >> own & 1);
-        put_new_v<D>(s, key);
+        put_new_v<D>(s, buffer, key);
     }
-    __syncthreads();
+    meet<D>();
 }
 
 template <typename D, int T>
@@ -128,6 +129,52 @@ add_unit(decode_shared<D> &s, decode_state<D> &q, const decode_unit &u, uint32_t
     }
 }
 
+// The warp that makes queries ready while others compute, all but the block's first. It also sees to it that the first is merged, if
+// others have parts of it: both would make the others wait for memory that is busy with their K and V.
+template <typename D>
+static __device__ __forceinline__ void
+attend_others(const attention_call &c, decode_shared<D> &s)
+{
+    uint32_t item, lane = threadIdx.x % 32;
+    bool apart;
+    decode_unit u = first_unit<D>(c, &item, &apart);
+    decode_row_ahead next = row_ahead(c, u.index + 1);
+
+    bt_wait_before();
+    if (u.left != 0) {
+        bt_bar_sync(2, D::block_threads); // the first is ready
+    }
+    for (uint32_t n = 1; u.left != 0; n++) {
+        decode_unit opening = u;
+        decode_part p = part_of(u, item);
+
+        if ((u.left -= p.done) == 0) {
+            return;
+        }
+        item += p.done;
+        next_head(c, u, next);
+        if (n >= 2) {
+            bt_barrier_wait(bt_shared_at(&s.q_free[n & 1]), n / 2 - 1 & 1);
+        }
+        make_ready<D>(c, s, decode_unit(u), u.left > last_split(u) - u.split, n & 1, 0, 1, false);
+        __syncwarp();
+        if (lane == 0) {
+            bt_barrier_arrive(bt_shared_at(&s.q_full[n & 1]));
+        }
+        if (n == 1 && p.done != p.splits && !apart) {
+            uint32_t last = 0;
+
+            bt_barrier_wait(bt_shared_at(&s.left_behind), 0);
+            if (lane == 0) {
+                last = count_arrival(c, opening, p);
+            }
+            if (__shfl_sync(0xffffffffu, last, 0) != 0) {
+                merge_here<D>(c, decode_unit(opening), p.item, p.splits, 32);
+            }
+        }
+    }
+}
+
 template <typename D>
 static __device__ __forceinline__ void
 set_up(const attention_call &c, decode_shared<D> &s)
@@ -139,13 +186,18 @@ set_up(const attention_call &c, decode_shared<D> &s)
         for (int i = 0; i < D::unit; i++) {
             bt_barrier_init(bt_shared_at(&s.v_full[i]), 1);
         }
+        for (int i = 0; i < 2; i++) {
+            bt_barrier_init(bt_shared_at(&s.q_full[i]), 1);
+            bt_barrier_init(bt_shared_at(&s.q_free[i]), D::warps);
+        }
+        bt_barrier_init(bt_shared_at(&s.left_behind), D::warps);
         bt_barrier_init_done();
     }
-    for (uint32_t i = threadIdx.x; i < D::columns * (D::q_stride / 4); i += D::threads) { // columns without a query
+    for (uint32_t i = threadIdx.x; i < sizeof s.q8 / 4; i += D::block_threads) { // columns without a query
         ((uint32_t *)s.q8)[i] = 0;
     }
-    if (threadIdx.x < D::columns) {
-        s.q_scale[threadIdx.x] = 0.0f;
+    for (uint32_t i = threadIdx.x; i < D::buffers * D::columns; i += D::block_threads) {
+        (&s.q_scale[0][0])[i] = 0.0f;
     }
     __syncthreads();
 }
@@ -176,33 +228,74 @@ warm_up(const attention_call &c, const decode_unit &u)
     }
 }
 
+// Is the first V fetched at once? Where much is fetched, queries would come after it.
+template <typename D>
+static __device__ __forceinline__ bool
+v_is_early(const attention_call &c)
+{
+    return D::buffers == 1 || c.clusters;
+}
+
+// The queries of the n-th (sequence, KV head) of the block's run, in buffer n % 2 or the only one.
+template <typename D>
+static __device__ __forceinline__ void
+await_queries(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, const decode_unit &u, uint32_t n)
+{
+    uint32_t buffer = n % D::buffers;
+
+    if (D::buffers == 1 || n == 0) {
+        make_ready<D>(c, s, decode_unit(u), u.left > last_split(u) - u.split, (int)buffer, threadIdx.x / 32, D::warps,
+                      n == 0 && !v_is_early<D>(c));
+        if (D::buffers == 2 && !c.clusters) {
+            bt_bar_sync(2, D::block_threads); // `raw` is free for the warp that attends
+        } else {
+            meet<D>();
+        }
+    } else {
+        bt_barrier_wait(bt_shared_at(&s.q_full[buffer]), (n - 1) / 2 & 1);
+    }
+#pragma unroll
+    for (int col = 0; col < D::cols; col++) {
+        q.w[col] = s.q_scale[buffer][query_weighed<D>(col)];
+    }
+}
+
 template <typename D>
 static __global__ void
-__launch_bounds__(D::threads, D::unit == 8 || D::steps == 8 ? 1
-                              : D::threads <= 128           ? 4 - D::ahead
-                              : D::threads <= 256           ? 2
-                                                            : 1) decode_kernel(const __grid_constant__ attention_call c)
+__launch_bounds__(D::block_threads, D::blocks_each) decode_kernel(const __grid_constant__ attention_call c)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) uint8_t memory[];
     decode_shared<D> &s = *(decode_shared<D> *)memory;
     decode_state<D> q;
     decode_unit u[D::ahead + 1];
-    uint32_t k_parity = 0, v_parity = 0, slot = 0, item = 0, done = 0;
+    decode_row_ahead next;
+    decode_part part = {};
+    uint32_t k_parity = 0, v_parity = 0, slot = 0, item = 0, n = 0;
     bool opens = true, splits_open = true, apart = false, whole = false, has_split;
 
     if (c.clusters) {
         bt_cluster_arrive();
     }
     set_up<D>(c, s);
+    if (D::buffers == 2 && threadIdx.x >= D::threads) {
+        if (!c.clusters) {
+            attend_others<D>(c, s);
+        }
+        bt_wait_before();
+        return;
+    }
     u[0] = c.clusters ? cluster_unit<D>(c) : first_unit<D>(c, &item, &apart);
     has_split = u[0].left != 0;
     fetch_k<D>(c, s, u[0], 0);
-    fetch_v<D>(c, s, u[0]);
-    u[1] = unit_after<D>(c, u[0]);
+    if (v_is_early<D>(c)) {
+        fetch_v<D>(c, s, u[0]);
+    }
+    next = row_ahead(c, u[0].index + 1);
+    u[1] = unit_after<D>(c, u[0], next);
     if (D::ahead > 1) {
         fetch_k<D>(c, s, u[1], 1);
-        u[D::ahead] = unit_after<D>(c, u[1]);
+        u[D::ahead] = unit_after<D>(c, u[1], next);
     }
     bt_let_next();
     warm_up<D>(c, u[0]);
@@ -211,21 +304,14 @@ __launch_bounds__(D::threads, D::unit == 8 || D::steps == 8 ? 1
         bool closes, split_ends;
 
         if (opens) {
-            uint32_t rest = last_split(u[0]) - u[0].split;
-
-            whole = u[0].split == first_split(u[0]) && u[0].left > rest && !apart && !c.clusters;
-            done = 0;
-            make_ready<D>(c, s, decode_unit(u[0]), u[0].left > rest);
-            __syncthreads();
-#pragma unroll
-            for (int col = 0; col < D::cols; col++) {
-                q.w[col] = s.q_scale[query_weighed<D>(col)];
-            }
+            await_queries<D>(c, s, q, u[0], n);
+            part = part_of(u[0], item);
+            whole = part.done == part.splits && !apart && !c.clusters;
         }
         if (splits_open) {
             begin_split<D>(q);
         }
-        weigh_unit<D>(c, s, q, u[0], slot, k_parity, v_parity);
+        weigh_unit<D>(c, s, q, u[0], n % D::buffers, slot, k_parity, v_parity);
         fetch_k<D>(c, s, u[D::ahead], slot);
         add_unit<D>(s, q, u[0], v_parity);
         closes = u[1].left == 0 || u[1].index != u[0].index || u[1].kv_head != u[0].kv_head;
@@ -235,18 +321,22 @@ __launch_bounds__(D::threads, D::unit == 8 || D::steps == 8 ? 1
         } else if (split_ends && !c.clusters) {
             leave_partial<D>(c, s, q, item);
         }
-        __syncthreads();
+        meet<D>();
         if (c.clusters && closes) {
             break;
         }
         fetch_v<D>(c, s, u[1]);
-        done += split_ends;
         if (closes && whole) {
             store_out<D>(c, s, q, u[0]);
-        } else if (closes && !apart) {
-            arrive<D>(c, s, decode_unit(u[0]), item - (u[0].split - first_split(u[0])),
-                      last_split(u[0]) - first_split(u[0]) + 1, done);
+        } else if (closes && !apart && (D::buffers == 1 || n != 0 || u[1].left == 0)) {
+            arrive<D>(c, s, decode_unit(u[0]), part);
+        } else if (closes && !apart && threadIdx.x % 32 == 0) {
+            bt_barrier_arrive(bt_shared_at(&s.left_behind));
         }
+        if (closes && D::buffers == 2 && threadIdx.x % 32 == 0) {
+            bt_barrier_arrive(bt_shared_at(&s.q_free[n & 1]));
+        }
+        n += closes;
         item += split_ends;
         opens = closes, splits_open = split_ends;
         slot = (slot + 1) % D::ahead;
@@ -254,7 +344,7 @@ __launch_bounds__(D::threads, D::unit == 8 || D::steps == 8 ? 1
         if (D::ahead > 1) {
             u[1] = u[D::ahead];
         }
-        u[D::ahead] = unit_after<D>(c, u[D::ahead]);
+        u[D::ahead] = unit_after<D>(c, u[D::ahead], next);
     }
     if constexpr (D::clustered) {
         if (c.clusters) {
@@ -331,11 +421,15 @@ __launch_bounds__(MERGE_CHUNK) merge_apart_kernel(const __grid_constant__ attent
         }
         before = so_far[count - 1];
         __syncthreads();
-        for (uint32_t k = 0; i < MERGE_DIMS && k < count; k++) {
-            bool is_first = first + k == 0;
-
-            l = is_first ? sum[k] : fmaf(l, a[k], sum[k] * b[k]);
-            acc = is_first ? values[k][i] : fmaf(acc, a[k], values[k][i] * b[k]);
+        if (i < MERGE_DIMS) {
+            if (first == 0) {
+                l = sum[0], acc = values[0][i];
+            }
+#pragma unroll 8
+            for (uint32_t k = first == 0; k < count; k++) {
+                l = fmaf(l, a[k], sum[k] * b[k]);
+                acc = fmaf(acc, a[k], values[k][i] * b[k]);
+            }
         }
         __syncthreads();
     }
@@ -355,16 +449,19 @@ launch(bt_cuda *cuda, attention_call c)
     cudaError_t error = cudaFuncSetAttribute(decode_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 
     if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, decode_kernel<D>, D::threads, bytes);
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, decode_kernel<D>, D::block_threads, bytes);
     }
     if (error == cudaSuccess && c.clusters) {
         error = bt_cuda_go_clustered(cuda, decode_kernel<D>, dim3(cuda->splits, c.a.kv_heads, c.single_count),
-                                     dim3(D::threads), bytes, cuda->splits, c);
+                                     dim3(D::block_threads), bytes, cuda->splits, c);
     } else if (error == cudaSuccess) {
-        size_t most = (size_t)cuda->sms * (size_t)each;
+        size_t most = (size_t)cuda->sms * (size_t)each, whole = (size_t)c.single_count * c.a.kv_heads;
 
-        error = bt_cuda_go(cuda, decode_kernel<D>, dim3((unsigned)(items < most ? items : most)), dim3(D::threads),
-                           bytes, c);
+        if (whole < most && whole * 4 >= most * 3) { // a block each, so that nothing is merged apart
+            most = whole;
+        }
+        error = bt_cuda_go(cuda, decode_kernel<D>, dim3((unsigned)(items < most ? items : most)),
+                           dim3(D::block_threads), bytes, c);
     }
     if (error == cudaSuccess && c.merge_apart) {
         error = bt_cuda_go(cuda, merge_apart_kernel, dim3(c.a.heads, c.single_count, c.a.head_dim / MERGE_DIMS),
@@ -378,7 +475,7 @@ template <int STEPS>
 static bt_err
 launch_group(bt_cuda *cuda, const attention_call &c, bool few)
 {
-    const int ahead = STEPS == 2 ? 2 : 1, unit = STEPS == 8 ? 4 : 8;
+    const int ahead = STEPS == 8 ? 1 : 2, unit = STEPS == 8 ? 4 : 8;
 
     if (few) {
         return c.group <= 2   ? launch<decode_shape<STEPS, 2, unit, 1>>(cuda, c)
@@ -387,8 +484,8 @@ launch_group(bt_cuda *cuda, const attention_call &c, bool few)
     }
     return c.group <= 2   ? launch<decode_shape<STEPS, 2, 4, ahead>>(cuda, c)
            : c.group <= 4 ? launch<decode_shape<STEPS, 4, 4, ahead>>(cuda, c)
-           : c.group <= 8 ? launch<decode_shape<STEPS, 8, 4, ahead>>(cuda, c)
-                          : launch<decode_shape<STEPS, 16, 4, ahead>>(cuda, c);
+           : c.group <= 8 ? launch<decode_shape<STEPS, 8, 4, 1>>(cuda, c)
+                          : launch<decode_shape<STEPS, 16, 4, 1>>(cuda, c);
 }
 
 bool

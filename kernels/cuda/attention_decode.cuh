@@ -29,8 +29,14 @@
 // STEPS: head_dim / 32. COLUMNS: room for the group: 2, 4, 8 or 16. UNIT: tiles at a time.
 template <int STEPS, int COLUMNS, int UNIT, int AHEAD, int SHARE = COLUMNS <= 4 ? COLUMNS : 4> struct decode_shape {
     static const int steps = STEPS, columns = COLUMNS, unit = UNIT, ahead = AHEAD, dims = STEPS * 32;
-    static const int share = SHARE, parts = COLUMNS / SHARE; // queries of a warp, warps of a tile
-    static const int warps = UNIT * parts, threads = warps * 32;
+    static const int share = SHARE, parts = COLUMNS / SHARE;     // queries of a warp, warps of a tile
+    static const int warps = UNIT * parts, threads = warps * 32; // that compute
+    static const int buffers =
+        STEPS == 4 && COLUMNS <= 4 && UNIT == 4 ? 2 : 1; // of queries: with two, one warp more makes them ready
+    static const int block_threads = threads + (buffers == 2 ? 32 : 0);
+    static const int blocks_each = UNIT == 8 || STEPS == 8 || threads > 256 ? 1
+                                   : STEPS == 2 && threads <= 128           ? 3
+                                                                            : 2; // an SM
     static const int k_shift = STEPS >= 4 ? 64 : 0, q_stride = dims + k_shift, v_piece = 16 * dims + 32;
     static const int cols = share / 2;                          // queries that a lane weighs
     static const int abreast = COLUMNS > 8 ? warps / 2 : warps; // warps that share the dims; others have queries 8 … 15
@@ -42,21 +48,22 @@ template <typename D> struct decode_shared {
     __align__(128) uint8_t k[D::ahead][D::unit][64 * D::dims + 128];
     __align__(128) uint8_t v[D::unit][4 * D::v_piece];
     __align__(16) __half scales[D::ahead][D::unit][2][64]; // of K, of V
-    __align__(16) int8_t q8[D::columns][D::q_stride];
+    __align__(16) int8_t q8[D::buffers][D::columns][D::q_stride];
     __align__(16) uint8_t codes[D::unit][D::columns][64];
     __align__(16) float2 change[D::unit][D::columns]; // of a tile: scale of the codes, corr
     __align__(16) float most[D::unit][D::columns];
     float sums[D::unit][D::columns][16];
     float m[D::columns], l[D::columns]; // of the split, and at the end of all
-    float q_scale[D::columns];
-    float x[D::warps][D::dims]; // of a head whose RoPE pairs lie apart
-    int8_t new_k[D::dims], new_v[D::dims];
-    __half new_scales[2];
+    float q_scale[D::buffers][D::columns];
+    float raw[D::columns + 2][D::dims]; // Q, K, V as they come
+    int8_t new_k[D::buffers][D::dims], new_v[D::buffers][D::dims];
+    __half new_scales[D::buffers][2];
     __align__(16) float parts[D::clustered ? CLUSTER_MAX : 1][D::columns]
                              [D::clustered ? D::dims / 2 : 1]; // of this block's dims, a split each
-    float parts_m[CLUSTER_MAX][D::columns], parts_l[CLUSTER_MAX][D::columns];
+    float parts_m[D::clustered ? CLUSTER_MAX : 1][D::columns], parts_l[D::clustered ? CLUSTER_MAX : 1][D::columns];
     uint32_t last;
     uint64_t k_full[D::ahead][D::unit], v_full[D::unit];
+    uint64_t q_full[2], q_free[2], left_behind; // the last: partials of the first (sequence, KV head)
 };
 
 // Up to UNIT tiles of a split, and where the block stands in its run.
@@ -196,9 +203,39 @@ enter_split(const attention_call &c, decode_unit &u)
     enter_unit<D>(c, u);
 }
 
+// A row that is on its way: by the time a run enters it, what was asked for has come.
+typedef struct {
+    uint32_t row, position, table;
+} decode_row_ahead;
+
+static __device__ __forceinline__ decode_row_ahead
+row_ahead(const attention_call &c, uint32_t index)
+{
+    decode_row_ahead r = {};
+
+    if (index < c.single_count) {
+        r.row = decode_row(c, index);
+        r.position = c.positions[r.row], r.table = c.tables[r.row];
+    }
+    return r;
+}
+
+static __device__ __forceinline__ void
+next_head(const attention_call &c, decode_unit &u, decode_row_ahead &next)
+{
+    if (++u.kv_head == c.a.kv_heads) {
+        u.kv_head = 0;
+        u.index++;
+        u.row = next.row, u.table = next.table, u.end = next.position + 1;
+        u.begin = first_seen(c, u.end);
+        next = row_ahead(c, u.index + 1);
+    }
+    u.split = first_split(u);
+}
+
 template <typename D>
 static __device__ __forceinline__ decode_unit
-unit_after(const attention_call &c, decode_unit u)
+unit_after(const attention_call &c, decode_unit u, decode_row_ahead &next)
 {
     uint32_t key = u.key + D::unit * 64;
 
@@ -214,12 +251,7 @@ unit_after(const attention_call &c, decode_unit u)
         return u;
     }
     if (++u.split > last_split(u)) {
-        if (++u.kv_head == c.a.kv_heads) {
-            u.kv_head = 0;
-            u.index++;
-            enter_row(c, u);
-        }
-        u.split = first_split(u);
+        next_head(c, u, next);
     }
     enter_split<D>(c, u);
     return u;

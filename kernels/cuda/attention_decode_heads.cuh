@@ -103,8 +103,8 @@ shift_head(const attention_call &c, const decode_unit &u, bool is_k, float x[STE
 // The new token's K or V: into the cache, and kept.
 template <typename D>
 static __device__ __forceinline__ void
-keep_new(const attention_call &c, decode_shared<D> &s, const decode_unit &u, uint32_t block, bool is_v, uint32_t amax,
-         const float x[])
+keep_new(const attention_call &c, decode_shared<D> &s, const decode_unit &u, int buffer, uint32_t block, bool is_v,
+         uint32_t amax, const float x[])
 {
     uint32_t lane = threadIdx.x % 32, slot = (u.end - 1) & (c.l.block_tokens - 1);
     uint8_t *layer = (uint8_t *)layer_at(c, block);
@@ -112,7 +112,7 @@ keep_new(const attention_call &c, decode_shared<D> &s, const decode_unit &u, uin
     uint16_t scale = kv_scale(amax, &inverse);
 
     if (lane == 0) {
-        s.new_scales[is_v] = __ushort_as_half(scale);
+        s.new_scales[buffer][is_v] = __ushort_as_half(scale);
         ((uint16_t *)(layer + (is_v ? c.l.v_scale_offset + u.kv_head * c.l.v_scale_head_bytes
                                     : c.l.k_scale_offset + u.kv_head * c.l.k_scale_head_bytes)))[slot] = scale;
     }
@@ -122,43 +122,66 @@ keep_new(const attention_call &c, decode_shared<D> &s, const decode_unit &u, uin
         int8_t code = bt_ref_int8_code(x[k], inverse);
 
         if (is_v) {
-            s.new_v[d] = code;
+            s.new_v[buffer][d] = code;
             layer[c.l.v_offset + u.kv_head * c.l.v_head_bytes + (slot / 4 * D::dims + d) * 4 + slot % 4] = code;
         } else {
-            s.new_k[d] = code;
+            s.new_k[buffer][d] = code;
             layer[u.kv_head * c.l.k_head_bytes + slot * D::dims + d] = code;
         }
     }
 }
 
-// The queries of a (sequence, KV head), and its new K and V if the block has the last split. A warp a head.
+// The i-th vector that a (sequence, KV head) needs, as it comes: the group's queries, then K and V.
+static __device__ __forceinline__ const float *
+raw_head(const attention_call &c, const decode_unit &u, uint32_t i, uint32_t dims)
+{
+    uint32_t head = i < c.group ? u.kv_head * c.group + i : c.a.heads + u.kv_head + (i == c.group ? 0 : c.a.kv_heads);
+
+    return c.a.qkv + u.row * c.a.qkv_stride + (size_t)head * dims;
+}
+
+// The queries of a (sequence, KV head), and its new K and V if the block has the last split: heads first, first + stride …, by this
+// warp, into buffer `buffer`. `with_v`: the unit's V is fetched, too, after them.
 template <typename D>
 static __device__ __noinline__ void
-make_ready(const attention_call &c, decode_shared<D> &s, const decode_unit &u, bool with_new)
+make_ready(const attention_call &c, decode_shared<D> &s, const decode_unit &u, bool with_new, int buffer,
+           uint32_t first, uint32_t stride, bool with_v)
 {
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, count = c.group + (with_new ? 2 : 0);
+    uint32_t lane = threadIdx.x % 32, count = c.group + (with_new ? 2 : 0);
+    uint32_t block = with_new ? c.blocks[u.table + ((u.end - 1) >> c.block_shift)] : 0;
+    decode_angles<D::steps> angles;
 
-    for (uint32_t i = warp; i < count; i += D::warps) {
-        bool is_q = i < c.group, is_v = i == c.group + 1;
-        uint32_t head = is_q ? u.kv_head * c.group + i : u.kv_head;
-        const float *from = c.a.qkv + u.row * c.a.qkv_stride +
-                            (size_t)(is_q ? head : c.a.heads + head + (is_v ? c.a.kv_heads : 0)) * D::dims,
-                    *norm;
-        float x[D::steps];
-        uint32_t amax = 0, block = is_q ? 0 : c.blocks[u.table + ((u.end - 1) >> c.block_shift)];
-        decode_angles<D::steps> angles;
+    for (uint32_t i = first; i < count; i += stride) { // all on their way at once
+        const float *from = raw_head(c, u, i, D::dims);
 
 #pragma unroll
         for (int k = 0; k < D::steps; k++) {
-            x[k] = from[lane + 32 * k];
+            bt_copy4(&s.raw[i][lane + 32 * k], from + lane + 32 * k);
         }
-        load_angles<D::steps>(c, u, angles);
-        norm = is_q ? c.a.q_norm : c.a.k_norm;
+    }
+    bt_copy_commit();
+    load_angles<D::steps>(c, u, angles);
+    if (with_v) {
+        fetch_v<D>(c, s, u);
+    }
+    bt_copy_wait<0>();
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = first; i < count; i += stride) {
+        bool is_q = i < c.group, is_v = i == c.group + 1;
+        const float *norm = is_q ? c.a.q_norm : c.a.k_norm;
+        float x[D::steps];
+        uint32_t amax = 0;
+
+#pragma unroll
+        for (int k = 0; k < D::steps; k++) { // (what this lane has fetched itself)
+            x[k] = s.raw[i][lane + 32 * k];
+        }
         if (norm != NULL && !is_v) {
-            norm_head<D::steps>(c, u, norm, head, !is_q, x);
+            norm_head<D::steps>(c, u, norm, is_q ? u.kv_head * c.group + i : u.kv_head, !is_q, x);
         }
         if (c.a.rope_cos != NULL && !is_v) {
-            turn_head<D::steps>(c, u, angles, s.x[warp], x);
+            turn_head<D::steps>(c, u, angles, s.raw[i], x);
         }
         if (c.a.k_shift != NULL && !is_v) {
             shift_head<D::steps>(c, u, !is_q, x);
@@ -175,13 +198,13 @@ make_ready(const attention_call &c, decode_shared<D> &s, const decode_unit &u, b
 
 #pragma unroll
             for (int k = 0; k < D::steps; k++) {
-                s.q8[i][lane + 32 * k] = bt_ref_int8_code(x[k], scale.inverse);
+                s.q8[buffer][i][lane + 32 * k] = bt_ref_int8_code(x[k], scale.inverse);
             }
             if (lane == 0) {
-                s.q_scale[i] = scale.scale * c.a.scale;
+                s.q_scale[buffer][i] = scale.scale * c.a.scale;
             }
         } else {
-            keep_new<D>(c, s, u, block, is_v, amax, x);
+            keep_new<D>(c, s, u, buffer, block, is_v, amax, x);
         }
     }
 }

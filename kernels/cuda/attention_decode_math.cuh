@@ -113,11 +113,11 @@ speaks_for_query(void)
 // u of the tile. (Products in an order in which neighbours do not wait for each other.)
 template <typename D>
 static __device__ __forceinline__ void
-scores(const decode_shared<D> &s, uint32_t slot, float u[4][D::cols])
+scores(const decode_shared<D> &s, int buffer, uint32_t slot, float u[4][D::cols])
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, odd = g & 1;
     const uint8_t *k = s.k[slot][own_tile<D>()] + g * D::dims + t * 16;
-    const int8_t *q = s.q8[query_of_column<D>(g)] + t * 16;
+    const int8_t *q = s.q8[buffer][query_of_column<D>(g)] + t * 16;
     int32_t dot[4][4] = {};
 
 #pragma unroll

@@ -19,6 +19,14 @@ out_at(const attention_call &c, const decode_unit &u, uint32_t query, uint32_t d
     return c.a.out + u.row * c.a.out_stride + (size_t)(u.kv_head * c.group + query) * dims;
 }
 
+// All warps that compute.
+template <typename D>
+static __device__ __forceinline__ void
+meet(void)
+{
+    bt_bar_sync(1, D::threads);
+}
+
 // What a block knows of the (sequence, KV head) in hand.
 template <typename D> struct decode_state {
     float acc[D::mt][4], total[D::mt][4]; // of the split, of all so far
@@ -139,12 +147,12 @@ leave_partial(const attention_call &c, decode_shared<D> &s, const decode_state<D
     }
 }
 
-// The last of the blocks that have parts of a (sequence, KV head): their merge, four dims a thread.
+// The merge of a (sequence, KV head), four dims a thread, by `threads` threads of the last block that had a part.
 template <typename D>
 static __device__ __noinline__ void
-merge_here(const attention_call &c, const decode_unit &u, uint32_t item, uint32_t splits)
+merge_here(const attention_call &c, const decode_unit &u, uint32_t item, uint32_t splits, uint32_t threads)
 {
-    for (uint32_t e = threadIdx.x; e < c.group * D::dims / 4; e += D::threads) {
+    for (uint32_t e = threadIdx.x % threads; e < c.group * D::dims / 4; e += threads) {
         uint32_t query = e / (D::dims / 4), d = e % (D::dims / 4) * 4;
         float m = 0.0f, l = 0.0f, acc[4] = {};
 
@@ -182,28 +190,51 @@ merge_here(const attention_call &c, const decode_unit &u, uint32_t item, uint32_
     }
 }
 
-// After a block's last split of a (sequence, KV head) that others have parts of: `done` of its `splits`, whose first item is `item`.
-template <typename D>
-static __device__ __forceinline__ void
-arrive(const attention_call &c, decode_shared<D> &s, const decode_unit &u, uint32_t item, uint32_t splits,
-       uint32_t done)
+// What a block has of a (sequence, KV head) that others have parts of, too.
+typedef struct {
+    uint32_t item, splits, done; // its first item, its splits, those of this block
+} decode_part;
+
+static __device__ __forceinline__ decode_part
+part_of(const decode_unit &opening, uint32_t item)
+{
+    uint32_t rest = last_split(opening) - opening.split + 1;
+    decode_part p;
+
+    p.item = item - (opening.split - first_split(opening));
+    p.splits = last_split(opening) - first_split(opening) + 1;
+    p.done = opening.left < rest ? opening.left : rest;
+    return p;
+}
+
+// One thread, after all partials of the block's part: is it the last?
+static __device__ __forceinline__ bool
+count_arrival(const attention_call &c, const decode_unit &u, const decode_part &p)
 {
     uint32_t *counter = c.arrivals + u.row * c.a.kv_heads + u.kv_head;
+    bool last;
 
     __threadfence();
-    __syncthreads();
+    last = atomicAdd(counter, p.done) + p.done == p.splits;
+    if (last) {
+        *counter = 0; // for the next call
+    }
+    __threadfence();
+    return last;
+}
+
+template <typename D>
+static __device__ __forceinline__ void
+arrive(const attention_call &c, decode_shared<D> &s, const decode_unit &u, const decode_part &p)
+{
+    meet<D>();
     if (threadIdx.x == 0) {
-        s.last = atomicAdd(counter, done) + done == splits;
-        if (s.last) {
-            *counter = 0; // for the next call
-        }
-        __threadfence();
+        s.last = count_arrival(c, u, p);
     }
-    __syncthreads();
+    meet<D>();
     if (s.last) {
-        merge_here<D>(c, u, item, splits);
+        merge_here<D>(c, u, p.item, p.splits, D::threads);
     }
-    __syncthreads();
 }
 
 // The blocks of a cluster have a split each, or none. Each is sent its share of the dims of all splits, and merges them.

@@ -72,6 +72,14 @@ bt_copy16(void *to, const void *from, bool there)
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
 }
 
+// Four bytes, likewise.
+static __device__ __forceinline__ void
+bt_copy4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void
 bt_copy_commit(void)
 {

@@ -1,4 +1,4 @@
-// bench_cuda [index [chain [tokens]]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// bench_cuda [index [decode|wide|others|prompt|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
 #include "kernels/cuda/cuda.cuh"
 
@@ -89,11 +89,125 @@ measure_device(const bt_device_options *options)
 
 // ---- linear ----
 
+// A linear call of a model: its matrices lie side by side.
 typedef struct {
-    bt_weight weights[COPIES_MAX];
+    const char *name;
+    bt_format format;
+    uint32_t parts, rows[3], cols;
+    bt_linear_epilogue epilogue;
+    bool norm;
+    uint32_t every; // one weight in so many is an outlier; 0 = none
+} linear_shape;
+
+typedef struct {
+    bt_weight weights[COPIES_MAX][3];
     bt_linear_args args;
     int copies;
+    size_t bytes; // of one copy
+    float *x, *y, *norm;
 } linear_bench;
+
+static void *
+to_device(const void *from, size_t bytes)
+{
+    void *memory = bt_device_alloc(device, bytes);
+
+    must(memory != NULL && bt_device_write(device, memory, from, bytes) == BT_OK, "memory");
+    return memory;
+}
+
+// As common/quant makes them: by row, columns rising, here at gaps of 1 … 2 · every − 1.
+static void
+make_outliers(bt_weight *w, uint32_t every, bt_rng *rng)
+{
+    size_t most = (size_t)w->rows * w->cols / (every / 2) + w->rows;
+    uint32_t *start = (uint32_t *)malloc((w->rows + 1) * 4), *cols = (uint32_t *)malloc(most * 4), count = 0;
+    uint16_t *deltas = (uint16_t *)malloc(most * 2);
+
+    for (uint32_t row = 0; row < w->rows; row++) {
+        start[row] = count;
+        for (uint32_t k = (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every); k < w->cols && count < most;
+             k += 1 + (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every - 1)) {
+            cols[count] = k, deltas[count] = (uint16_t)(0x2400 + (uint32_t)(bt_rng_next(rng) >> 54)), count++;
+        }
+    }
+    start[w->rows] = count;
+    w->outliers.row_start = (uint32_t *)to_device(start, (w->rows + 1) * 4);
+    w->outliers.cols = (uint32_t *)to_device(cols, (size_t)count * 4 + 4);
+    w->outliers.deltas = (uint16_t *)to_device(deltas, (size_t)count * 2 + 2);
+    free(start), free(cols), free(deltas);
+}
+
+static void
+make_weight(bt_weight *w, const linear_shape *shape, uint32_t part, uint32_t seed)
+{
+    bt_cuda_layout l = bt_cuda_layout_of(shape->format, shape->rows[part], shape->cols);
+    bt_rng rng = {seed};
+
+    w->format = shape->format, w->rows = shape->rows[part], w->cols = shape->cols, w->bytes = l.bytes;
+    w->data = (uint8_t *)bt_device_alloc(device, l.bytes);
+    must(w->data != NULL, "memory");
+    fill(w->data, l.codes_offset, 7 + seed, 0x03ff03ffu, 0x20002000u); // scales of about 0.01
+    fill(w->data + l.codes_offset, l.bytes - l.codes_offset, 9 + seed, ~0u, 0);
+    if (shape->every != 0) {
+        make_outliers(w, shape->every, &rng);
+    }
+}
+
+static void
+linear_bench_init(linear_bench *b, const linear_shape *shape, uint32_t tokens)
+{
+    size_t rows = 0;
+
+    memset(b, 0, sizeof *b);
+    for (uint32_t i = 0; i < shape->parts; i++) {
+        b->bytes += bt_cuda_layout_of(shape->format, shape->rows[i], shape->cols).bytes;
+        rows += shape->rows[i];
+    }
+    b->copies = (int)std::min((size_t)COPIES_MAX, ((size_t)400 << 20) / b->bytes + 2);
+    for (int c = 0; c < b->copies; c++) {
+        for (uint32_t i = 0; i < shape->parts; i++) {
+            make_weight(&b->weights[c][i], shape, i, (uint32_t)c * 3 + i);
+        }
+    }
+    b->x = (float *)bt_device_alloc(device, (size_t)tokens * shape->cols * 4);
+    b->y = (float *)bt_device_alloc(device, tokens * rows * 4);
+    b->norm = (float *)bt_device_alloc(device, shape->cols * 4);
+    must(b->x != NULL && b->y != NULL && b->norm != NULL, "memory");
+    fill(b->x, (size_t)tokens * shape->cols * 4, 3, 0x807fffffu, 0x3f000000u); // ± 0.5 … 1
+    fill(b->norm, shape->cols * 4, 4, 0x007fffffu, 0x3f000000u);
+    b->args.weight_count = shape->parts, b->args.x = b->x, b->args.x_stride = shape->cols;
+    b->args.y = b->y, b->args.y_stride = shape->epilogue == BT_LINEAR_SILU_MUL ? shape->rows[0] : rows;
+    b->args.norm = shape->norm ? b->norm : NULL, b->args.norm_eps = 1e-5f;
+    b->args.epilogue = shape->epilogue, b->args.scale = 1;
+}
+
+static void
+linear_bench_fini(linear_bench *b)
+{
+    for (int c = 0; c < b->copies; c++) {
+        for (uint32_t i = 0; i < b->args.weight_count; i++) {
+            bt_weight *w = &b->weights[c][i];
+
+            bt_device_free(device, w->data, 0);
+            bt_device_free(device, w->outliers.row_start, 0);
+            bt_device_free(device, w->outliers.cols, 0);
+            bt_device_free(device, w->outliers.deltas, 0);
+        }
+    }
+    bt_device_free(device, b->x, 0);
+    bt_device_free(device, b->y, 0);
+    bt_device_free(device, b->norm, 0);
+}
+
+static void
+queue_copy(linear_bench *b, int copy)
+{
+    for (uint32_t i = 0; i < b->args.weight_count; i++) {
+        b->args.weights[i] = &b->weights[copy][i];
+    }
+    must(bt_device_ops(device)->linear(device, &b->args) == BT_OK, "linear");
+}
 
 static void
 queue_linear(void *arg)
@@ -101,8 +215,7 @@ queue_linear(void *arg)
     linear_bench *b = (linear_bench *)arg;
 
     for (int i = 0; i < b->copies; i++) {
-        b->args.weights[0] = &b->weights[i];
-        must(bt_device_ops(device)->linear(device, &b->args) == BT_OK, "linear");
+        queue_copy(b, i);
     }
 }
 
@@ -118,49 +231,76 @@ queue_prologue(void *arg)
 }
 
 static void
-bench_linear(const char *name, bt_format format, uint32_t rows, uint32_t cols, const uint32_t *tokens, int count)
+bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
 {
     linear_bench b;
-    bt_cuda_layout l = bt_cuda_layout_of(format, rows, cols);
-    float *x, *y;
-    size_t most = 8192;
 
-    memset(&b, 0, sizeof b);
-    b.copies = (int)std::min((size_t)COPIES_MAX, ((size_t)400 << 20) / l.bytes + 2);
-    for (int i = 0; i < b.copies; i++) {
-        b.weights[i].format = format, b.weights[i].rows = rows, b.weights[i].cols = cols, b.weights[i].bytes = l.bytes;
-        b.weights[i].data = (uint8_t *)bt_device_alloc(device, l.bytes);
-        must(b.weights[i].data != NULL, "memory");
-        fill(b.weights[i].data, l.codes_offset, 7 + i, 0x03ff03ffu, 0x20002000u); // scales of about 0.01
-        fill(b.weights[i].data + l.codes_offset, l.bytes - l.codes_offset, 9 + i, ~0u, 0);
-    }
-    x = (float *)bt_device_alloc(device, most * cols * 4), y = (float *)bt_device_alloc(device, most * rows * 4);
-    must(x != NULL && y != NULL, "memory");
-    fill(x, most * cols * 4, 3, 0x807fffffu, 0x3f000000u); // ± 0.5 … 1
-    b.args.weight_count = 1, b.args.x = x, b.args.x_stride = cols, b.args.y = y, b.args.y_stride = rows,
-    b.args.scale = 1;
+    linear_bench_init(&b, shape, tokens[count - 1]);
     for (int i = 0; i < count; i++) {
-        double all, before, gemm, bytes;
+        double all, before, operations = 0;
 
         b.args.tokens = tokens[i];
-        b.args.weights[0] = &b.weights[0];
         all = seconds_of(queue_linear, &b, b.copies);
         before = seconds_of(queue_prologue, &b, b.copies);
-        gemm = all - before;
-        bytes = (double)l.bytes;
-        printf("{\"test\":\"linear\",\"format\":\"%s\",\"rows\":%u,\"cols\":%u,\"tokens\":%u,\"us\":%.1f,\"prologue_"
-               "us\":%.1f,"
-               "\"gb_per_s\":%.0f,\"of_hbm\":%.2f,\"tops\":%.0f,\"of_int8\":%.2f}\n",
-               name, rows, cols, tokens[i], all * 1e6, before * 1e6, bytes / gemm * 1e-9, bytes / gemm * 1e-9 / hbm_gb,
-               2.0 * rows * cols * tokens[i] / all * 1e-12,
-               int8_tops > 0 ? 2.0 * rows * cols * tokens[i] / all * 1e-12 / int8_tops : 0);
+        for (uint32_t p = 0; p < shape->parts; p++) {
+            operations += 2.0 * shape->rows[p] * shape->cols * tokens[i];
+        }
+        printf("{\"test\":\"linear\",\"shape\":\"%s\",\"rows\":%.0f,\"cols\":%u,\"tokens\":%u,\"us\":%.1f,"
+               "\"a_prologue_alone_us\":%.1f,\"gb_per_s\":%.0f,\"of_hbm\":%.2f,\"tops\":%.0f,\"of_int8\":%.2f}\n",
+               shape->name, operations / 2 / shape->cols / tokens[i], shape->cols, tokens[i], all * 1e6, before * 1e6,
+               (double)b.bytes / all * 1e-9, (double)b.bytes / all * 1e-9 / hbm_gb, operations / all * 1e-12,
+               int8_tops > 0 ? operations / all * 1e-12 / int8_tops : 0);
         fflush(stdout);
     }
-    for (int i = 0; i < b.copies; i++) {
-        bt_device_free(device, b.weights[i].data, 0);
+    linear_bench_fini(&b);
+}
+
+// The linear calls of a layer one after the other, as a step queues them (the attention between the first two is left out).
+typedef struct {
+    linear_bench calls[4];
+    int layers;
+} layer_bench;
+
+static void
+queue_layers(void *arg)
+{
+    layer_bench *b = (layer_bench *)arg;
+
+    for (int i = 0; i < b->layers; i++) {
+        for (int call = 0; call < 4; call++) {
+            queue_copy(&b->calls[call], i);
+        }
     }
-    bt_device_free(device, x, 0);
-    bt_device_free(device, y, 0);
+}
+
+static void
+bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count)
+{
+    static layer_bench b;
+    double bytes = 0;
+
+    b.layers = COPIES_MAX;
+    for (int call = 0; call < 4; call++) {
+        linear_bench_init(&b.calls[call], &shapes[call], tokens[count - 1]);
+        b.layers = std::min(b.layers, b.calls[call].copies);
+        bytes += (double)b.calls[call].bytes;
+    }
+    b.calls[1].args.y = b.calls[3].args.y = b.calls[0].x; // the residual stream
+    b.calls[2].args.x = b.calls[0].x, b.calls[3].args.x = b.calls[2].y;
+    for (int i = 0; i < count; i++) {
+        double s;
+
+        for (int call = 0; call < 4; call++) {
+            b.calls[call].args.tokens = tokens[i];
+        }
+        s = seconds_of(queue_layers, &b, b.layers);
+        printf("{\"test\":\"layer\",\"shape\":\"%s\",\"tokens\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_hbm\":%.2f}\n",
+               name, tokens[i], s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb);
+        fflush(stdout);
+    }
+    for (int call = 0; call < 4; call++) {
+        linear_bench_fini(&b.calls[call]);
+    }
 }
 
 // ---- the linear layers of a prompt, as an engine calls them ----
@@ -459,9 +599,21 @@ bench_attentions(void)
 int
 main(int argc, char **argv)
 {
-    static const uint32_t few[] = {1, 8, 16, 32, 64, 128, 256}, many[] = {512, 2048, 8192}, one[] = {1, 32, 128};
-    bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
-              q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
+    static const uint32_t few[] = {1, 2, 4, 8, 16}, wide[] = {1, 16, 32, 64, 128, 256}, many[] = {512, 2048, 8192};
+    const bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
+                    q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
+    const linear_shape square = {"q4", q4, 1, {8192}, 8192, BT_LINEAR_STORE, false, 1000};
+    const linear_shape layer[4] = {{"q4 8b qkv", q4, 3, {4096, 1024, 1024}, 4096, BT_LINEAR_STORE, true, 1000},
+                                   {"q4 8b o", q4, 1, {4096}, 4096, BT_LINEAR_ADD, false, 1000},
+                                   {"q4 8b gate|up", q4, 2, {14336, 14336}, 4096, BT_LINEAR_SILU_MUL, true, 1000},
+                                   {"q4 8b down", q4, 1, {4096}, 14336, BT_LINEAR_ADD, false, 1000}};
+    const linear_shape head = {"w8 8b head", w8, 1, {128256}, 4096, BT_LINEAR_STORE, true, 0};
+    const linear_shape others[] = {{"q4a_32", q4a, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0},
+                                   {"q8_32", q8, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0},
+                                   {"w8", w8, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0}};
+    const linear_shape prompt[] = {{"w8", w8, 1, {14336}, 4096, BT_LINEAR_STORE, false, 0},
+                                   {"w8", w8, 1, {4096}, 14336, BT_LINEAR_STORE, false, 0}};
+    const char *only = argc > 2 ? argv[2] : "";
     bt_device_options options;
     bt_device_limits limits;
     bt_why why;
@@ -476,26 +628,31 @@ main(int argc, char **argv)
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
     cuda = bt_cuda_of(device);
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
-    if (argc > 2 && strcmp(argv[2], "chain") == 0) {
+    if (strstr("decode", only) != NULL) {
+        bench_linear(&square, few, 5);
+        for (int i = 0; i < 4; i++) {
+            bench_linear(&layer[i], few, 5);
+        }
+        bench_linear(&head, few, 5);
+        bench_layer("q4 8b", layer, few, 5);
+    }
+    if (strstr("wide", only) != NULL) {
+        bench_linear(&square, wide, 6);
+        bench_linear(&layer[2], wide, 6);
+        bench_linear(&layer[3], wide, 6);
+    }
+    for (int i = 0; i < 3 && strstr("others", only) != NULL; i++) {
+        bench_linear(&others[i], few, 5);
+    }
+    for (int i = 0; i < 2 && strstr("prompt", only) != NULL; i++) {
+        bench_linear(&prompt[i], many, 3);
+    }
+    if (strstr("chain", only) != NULL) {
         bench_chains(w8, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
-        bt_device_close(device);
-        return 0;
     }
-    if (argc > 2 && strcmp(argv[2], "attention") == 0) {
+    if (strstr("attention", only) != NULL) {
         bench_attentions();
-        bt_device_close(device);
-        return 0;
     }
-    bench_linear("q4", q4, 8192, 8192, few, 7);
-    bench_linear("q4", q4, 28672, 4096, few, 6);
-    bench_linear("q4", q4, 4096, 14336, few, 6);
-    bench_linear("q4a_32", q4a, 8192, 8192, one, 3);
-    bench_linear("q8_32", q8, 8192, 8192, one, 3);
-    bench_linear("w8", w8, 8192, 8192, one, 3);
-    bench_linear("w8", w8, 14336, 4096, many, 3);
-    bench_linear("w8", w8, 4096, 14336, many, 3);
-    bench_chains(w8, 0);
-    bench_attentions();
     bt_device_close(device);
     return 0;
 }

@@ -21,7 +21,7 @@ extern "C" {
 
 #define BT_CUDA_GRAPHS_MAX 384
 #define BT_CUDA_TILE_COLUMNS 16u // queries that a warp takes through the keys of a prompt
-#define BT_CUDA_DRAW_PIECES 16u  // blocks that share a row of logits
+#define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
 

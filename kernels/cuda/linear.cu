@@ -1,4 +1,5 @@
 // Linear layers: which kernel takes a call, and the plain one.
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_mma.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
 #include "kernels/cuda/linear_products.cuh"
@@ -68,6 +69,8 @@ plain_kernel(const __grid_constant__ linear_call c, const float *normed)
     const float *x = normed + token * c.a8_stride;
     float r[2];
 
+    bt_let_next();
+    bt_wait_before();
     if (!find_part(c, row, &part, &start)) {
         return;
     }
@@ -167,13 +170,9 @@ launch(bt_cuda *cuda, linear_call *c)
     stages = (size_t)c->groups * c->stage_bytes * depth<NT>::value;
     partials = (size_t)c->groups * c->tiles * 16 * (NT * 8 + 1) * (ASYM ? 8 : 4);
     stages = stages > partials ? stages : partials;
-    if (stages > 48 * 1024) {
-        cudaFuncSetAttribute(linear_kernel<BITS, BLOCK, ASYM, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)stages);
-    }
-    linear_kernel<BITS, BLOCK, ASYM, NT>
-        <<<dim3((c->tiles_all + c->tiles - 1) / c->tiles, (c->tokens + NT * 8 - 1) / (NT * 8)),
-           c->tiles * c->groups * 32, stages, cuda->stream>>>(*c);
+    bt_cuda_go(cuda, linear_kernel<BITS, BLOCK, ASYM, NT>,
+               dim3((c->tiles_all + c->tiles - 1) / c->tiles, (c->tokens + NT * 8 - 1) / (NT * 8)),
+               dim3(c->tiles * c->groups * 32), stages, *c);
     return true;
 }
 
@@ -236,12 +235,16 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     linear_call c = call_of(cuda, args);
     bool wide;
     bt_err err;
+    bool taken;
 
     if (bt_cuda_wants_products(cuda, args, &c)) {
         return bt_cuda_products(cuda, args, &c);
     }
     bt_cuda_forget(cuda, args->x);
     c.order = BT_A8_FRAGMENTS;
+    if ((err = bt_cuda_linear_few(cuda, args, &c, &taken)) != BT_OK || taken) {
+        return err;
+    }
     wide = bt_cuda_wants_wide(cuda, &c, &c.order);
     if ((err = bt_cuda_prologue(cuda, args, c.order)) != BT_OK) {
         return err;
@@ -252,7 +255,8 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     if (!launch_mma(cuda, &c)) {
         uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);
 
-        plain_kernel<<<dim3((rows + 127) / 128, c.tokens), 128, 0, cuda->stream>>>(c, cuda->normed);
+        bt_cuda_go(cuda, plain_kernel, dim3((rows + 127) / 128, c.tokens), dim3(128), 0, c,
+                   (const float *)cuda->normed);
     }
     return bt_cuda_launched(cuda, "linear");
 }

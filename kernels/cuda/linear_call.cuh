@@ -131,3 +131,6 @@ rows_of_all(const linear_call *c)
     }
     return rows;
 }
+
+// Queues a call of few tokens with what comes before it, if its format and shape have a kernel there (linear_few.cu): *taken says so.
+bt_err bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *args, const linear_call *call, bool *taken);

@@ -6,6 +6,7 @@
 // (row, token) is finished by one thread. Which grid it was changes nothing.
 #pragma once
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_call.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -377,11 +378,19 @@ static __global__ void __launch_bounds__(512) linear_kernel(const __grid_constan
     const bt_cuda_matrix &m = c.part[part_of(c, &tile)];
     tile_at at = find_tile<BITS>(m, tile);
 
+    // Weights are there before the activations of the kernel before are: they belong to the first group of copies.
+#pragma unroll
+    for (int u = 0; u < DEPTH - 1; u++) {
+        if (u < (int)units) {
+            fetch_weights<BITS, BLOCK, ASYM>(c, at, first + u * UNIT, m.padded, lane, stages + u * c.stage_bytes + own);
+        }
+    }
+    bt_let_next();
+    bt_wait_before();
 #pragma unroll
     for (int u = 0; u < DEPTH - 1; u++) {
         if (u < (int)units) {
             fetch_activations<NT>(c, first + u * UNIT, first_token, here * 32 + lane, stages + u * c.stage_bytes);
-            fetch_weights<BITS, BLOCK, ASYM>(c, at, first + u * UNIT, m.padded, lane, stages + u * c.stage_bytes + own);
         }
         bt_copy_commit();
     }

@@ -1,5 +1,5 @@
 // The operations that move little: embedding, RoPE's angles, the post-norm, and the rows that want logits.
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #include "kernels/cpu/ref/math.h"
 #include "kernels/cuda/weight.cuh"
@@ -12,6 +12,8 @@ embed_kernel(bt_cuda_matrix w, const int32_t *ids, float *out, size_t stride, fl
     uint32_t row = (uint32_t)ids[blockIdx.x];
     float *to = out + blockIdx.x * stride;
 
+    bt_let_next();
+    bt_wait_before();
     for (uint32_t k = threadIdx.x; k < w.cols; k += THREADS) {
         to[k] = scale * bt_cuda_value(&w, row, k);
     }
@@ -23,9 +25,10 @@ bt_cuda_embed(bt_device *device, const bt_embed_args *a)
     bt_cuda *cuda = bt_cuda_of(device);
 
     bt_cuda_forget(cuda, NULL);
-    embed_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(bt_cuda_matrix_of(a->table), cuda->step.ids, a->out,
-                                                          a->out_stride, a->scale);
-    return bt_cuda_launched(cuda, "embed");
+    return bt_cuda_check(cuda,
+                         bt_cuda_go(cuda, embed_kernel, dim3(a->tokens), dim3(THREADS), 0, bt_cuda_matrix_of(a->table),
+                                    cuda->step.ids, a->out, a->out_stride, a->scale),
+                         "embed");
 }
 
 static __global__ void
@@ -34,6 +37,8 @@ rope_kernel(const uint32_t *positions, const float *inv_freq, uint32_t pairs, fl
 {
     float position = (float)positions[blockIdx.x];
 
+    bt_let_next();
+    bt_wait_before();
     for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x) {
         size_t at = (size_t)blockIdx.x * pairs + i;
         float sine, cosine;
@@ -49,9 +54,10 @@ bt_cuda_rope(bt_device *device, const bt_rope_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
-    rope_kernel<<<a->tokens, 64, 0, cuda->stream>>>(cuda->step.positions, a->inv_freq, a->pairs, a->factor, a->cos,
-                                                    a->sin);
-    return bt_cuda_launched(cuda, "rope");
+    return bt_cuda_check(cuda,
+                         bt_cuda_go(cuda, rope_kernel, dim3(a->tokens), dim3(64), 0, cuda->step.positions, a->inv_freq,
+                                    a->pairs, a->factor, a->cos, a->sin),
+                         "rope");
 }
 
 static __global__ void
@@ -62,6 +68,8 @@ add_norm_kernel(bt_add_norm_args a)
     const float *y = a.y + blockIdx.x * a.y_stride;
     float factor = 1.0f;
 
+    bt_let_next();
+    bt_wait_before();
     if (a.norm != NULL) {
         if (threadIdx.x < 16) {
             lanes[threadIdx.x] = bt_cuda_lane16(y, a.cols, threadIdx.x);
@@ -80,8 +88,7 @@ bt_cuda_add_norm(bt_device *device, const bt_add_norm_args *a)
     bt_cuda *cuda = bt_cuda_of(device);
 
     bt_cuda_forget(cuda, NULL);
-    add_norm_kernel<<<a->tokens, THREADS, 0, cuda->stream>>>(*a);
-    return bt_cuda_launched(cuda, "add_norm");
+    return bt_cuda_check(cuda, bt_cuda_go(cuda, add_norm_kernel, dim3(a->tokens), dim3(THREADS), 0, *a), "add_norm");
 }
 
 // One block takes some columns of all rows in turn, so that a row is read before another lands on it.
@@ -90,6 +97,8 @@ gather_kernel(float *x, size_t stride, uint32_t cols, const uint32_t *rows, uint
 {
     uint32_t col = blockIdx.x * THREADS + threadIdx.x;
 
+    bt_let_next();
+    bt_wait_before();
     for (uint32_t i = 0; i < count && col < cols; i++) {
         if (rows[i] != i) {
             x[i * stride + col] = x[rows[i] * stride + col];
@@ -106,7 +115,8 @@ bt_cuda_gather(bt_device *device, const bt_gather_args *a)
     if (a->count == cuda->tokens) { // every row wants logits: all are in place
         return BT_OK;
     }
-    gather_kernel<<<(a->cols + THREADS - 1) / THREADS, THREADS, 0, cuda->stream>>>(a->x, a->x_stride, a->cols,
-                                                                                   cuda->step.rows, a->count);
-    return bt_cuda_launched(cuda, "gather");
+    return bt_cuda_check(cuda,
+                         bt_cuda_go(cuda, gather_kernel, dim3((a->cols + THREADS - 1) / THREADS), dim3(THREADS), 0,
+                                    a->x, a->x_stride, a->cols, cuda->step.rows, a->count),
+                         "gather");
 }

@@ -18,6 +18,13 @@ static const bt_format formats[] = {
 };
 #define FORMATS (sizeof formats / sizeof *formats)
 
+// Those of models that write answers.
+static const bt_format decode_formats[] = {{BT_WEIGHT_INT, 4, false, 128, 128},
+                                           {BT_WEIGHT_INT, 8, false, 0, 0},
+                                           {BT_WEIGHT_INT, 4, false, 32, 32},
+                                           {BT_WEIGHT_INT, 8, false, 32, 32},
+                                           {BT_WEIGHT_INT, 8, false, 0, 128}};
+
 static bt_device *ref, *gpu;
 
 static void *
@@ -251,7 +258,7 @@ START_TEST(a_head_of_many_rows_gives_the_bits_of_ref)
 END_TEST
 
 static void
-open_devices(void)
+open_gpu(void)
 {
     bt_device_limits limits = {.tokens = 257,
                                .cols = 28672,
@@ -263,13 +270,164 @@ open_devices(void)
                                .block_tokens = 32};
     bt_why why = {""};
 
-    if (ref != NULL) {
-        return;
+    if (gpu != NULL) {
+        bt_device_close(gpu);
     }
-    ref = linear_device("ref", 8, limits.tokens, limits.cols, limits.rows);
     ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
     ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
 }
+
+static void
+open_devices(void)
+{
+    if (ref == NULL) {
+        ref = linear_device("ref", 8, 257, 28672, 49157);
+        open_gpu();
+    }
+}
+
+// Few tokens, over blocks of threads that have several tiles and meet more than once a call.
+START_TEST(few_tokens_of_tall_matrices_give_the_bits_of_ref)
+{
+    static const uint32_t counts[] = {1, 2, 3, 4, 5, 8, 9, 13, 16, 17};
+    uint32_t tokens = counts[_i];
+
+    for (size_t i = 0; i < sizeof decode_formats / sizeof *decode_formats; i++) {
+        bt_format f = decode_formats[i];
+        linear_shape shapes[] = {
+            {.part_count = 3, .formats = {f, f, f}, .rows = {2200, 520, 536}, .cols = 1152, .norm = true, .bias = true},
+            {.part_count = 2, .formats = {f, f}, .rows = {4400, 4400}, .cols = 192, .norm = true},
+            {.part_count = 1, .formats = {f}, .rows = {2200}, .cols = 1280, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+            {.part_count = 1, .formats = {f}, .rows = {100}, .cols = 9216},
+        };
+
+        shapes[1].epilogue = BT_LINEAR_SILU_MUL;
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            if ((i != 0 && s != (i + (size_t)_i) % 4) ||
+                !bt_gpu_takes((uint32_t)(i + s))) { // one format meets all of them
+                continue;
+            }
+            shapes[s].tokens = tokens, shapes[s].seed = tokens * 100 + i * 10 + s;
+            shapes[s].outliers = true;
+            agree(&shapes[s]);
+        }
+    }
+}
+END_TEST
+
+// A step of linear calls in which each reads what the one before wrote, on both devices.
+typedef struct {
+    linear_case calls[4];
+    bt_weight weights[4][3];
+    bt_linear_args args[4];
+    float *x, *y, *ffn; // the device's
+    size_t x_count;
+} chain;
+
+#define HIDDEN 1152
+#define FFN 2176
+#define CHAIN_LAYERS 12
+
+static void
+chain_init(chain *c, const bt_ops *ops, bool on_gpu, bt_format f, uint32_t tokens)
+{
+    linear_shape shapes[4] = {
+        {.part_count = 3, .formats = {f, f, f}, .rows = {HIDDEN, 64, 64}, .cols = HIDDEN, .norm = true},
+        {.part_count = 1, .formats = {f}, .rows = {HIDDEN}, .cols = HIDDEN, .epilogue = BT_LINEAR_ADD, .scale = 0.01f},
+        {.part_count = 2, .formats = {f, f}, .rows = {FFN, FFN}, .cols = HIDDEN, .norm = true},
+        {.part_count = 1, .formats = {f}, .rows = {HIDDEN}, .cols = FFN, .epilogue = BT_LINEAR_ADD, .scale = 0.001f}};
+
+    shapes[2].epilogue = BT_LINEAR_SILU_MUL;
+    kept_count = 0;
+    for (int i = 0; i < 4; i++) {
+        shapes[i].tokens = tokens, shapes[i].seed = 400 + (uint64_t)i, shapes[i].outliers = true;
+        linear_case_init(&c->calls[i], &shapes[i], ops);
+        c->args[i] = c->calls[i].args;
+        if (on_gpu) {
+            move_case(&c->calls[i], &shapes[i], c->weights[i], &c->args[i]);
+        }
+    }
+    c->x = (float *)c->args[0].x, c->y = c->args[0].y, c->ffn = c->args[2].y;
+    c->x_count = c->args[0].x_stride * (tokens - 1) + HIDDEN;
+    for (int i = 0; i < 4; i++) {
+        bool to_x = i == 1 || i == 3;
+
+        c->args[i].x = i == 1 ? c->y : i == 3 ? c->ffn : c->x;
+        c->args[i].x_stride = c->args[i == 1 ? 0 : i == 3 ? 2 : 0].y_stride;
+        c->args[i].x_stride = to_x ? c->args[i].x_stride : c->calls[0].args.x_stride;
+        if (to_x) {
+            c->args[i].y = c->x, c->args[i].y_stride = c->calls[0].args.x_stride;
+        }
+    }
+}
+
+static void
+chain_queue(const chain *c, bt_device *device)
+{
+    for (int i = 0; i < CHAIN_LAYERS * 4; i++) {
+        ck_assert_int_eq(bt_device_ops(device)->linear(device, &c->args[i % 4]), BT_OK);
+    }
+}
+
+// A step that writes answers: recorded the first time, replayed afterwards.
+static void
+chain_step(const chain *c, uint32_t tokens, bool *known)
+{
+    const bt_ops *ops = bt_device_ops(gpu);
+    int32_t ids[16] = {0};
+    uint32_t positions[16] = {0}, rows[16], block = 0;
+    bt_attention_span spans[16];
+    bt_step_args args = {ids, positions, tokens, spans, tokens, rows, tokens, NULL, NULL, 0, false};
+
+    for (uint32_t i = 0; i < tokens; i++) {
+        rows[i] = i;
+        spans[i] = (bt_attention_span){i, 1, 0, &block};
+    }
+    ck_assert_int_eq(ops->begin(gpu, &args, known), BT_OK);
+    if (!*known) {
+        chain_queue(c, gpu);
+    }
+    ck_assert_int_eq(ops->end(gpu), BT_OK);
+}
+
+START_TEST(calls_that_follow_each_other_give_the_bits_of_ref_every_time)
+{
+    static const uint32_t counts[] = {1, 2, 4, 6, 16};
+    uint32_t tokens = counts[_i];
+    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+    chain a, b;
+    float *got;
+
+    chain_init(&a, bt_device_ops(ref), false, f, tokens);
+    chain_queue(&a, ref);
+    open_gpu(); // graphs of other calls are not these
+    chain_init(&b, bt_device_ops(gpu), true, f, tokens);
+    got = malloc(b.x_count * sizeof *got);
+    for (int i = 0; i < 40; i++) {
+        bool known;
+        size_t at;
+
+        ck_assert_int_eq(bt_device_write(gpu, b.x, b.calls[0].x, b.x_count * sizeof *got), BT_OK);
+        chain_step(&b, tokens, &known);
+        ck_assert_int_eq(known, i > 0);
+        ck_assert_int_eq(bt_device_read(gpu, got, b.x, b.x_count * sizeof *got), BT_OK);
+        for (uint32_t t = 0; t < tokens; t++) {
+            const float *row = got + t * b.args[0].x_stride, *of_ref = a.x + t * a.args[0].x_stride;
+
+            at = first_difference(of_ref, row, HIDDEN);
+            ck_assert_msg(at == HIDDEN, "run %d: x[%u][%zu] is %.9g, ref says %.9g", i, t, at, row[at], of_ref[at]);
+        }
+    }
+    for (size_t i = 0; i < kept_count; i++) {
+        bt_device_free(gpu, kept[i], 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        linear_case_fini(&a.calls[i]);
+        linear_case_fini(&b.calls[i]);
+    }
+    free(got);
+}
+END_TEST
 
 // CK_RUN_CASE picks one.
 static void
@@ -294,6 +452,8 @@ suite(void)
     add(s, "many", many_tokens_and_odd_parts_give_the_bits_of_ref, FORMATS);
     add(s, "many wide", many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
     add(s, "head", a_head_of_many_rows_gives_the_bits_of_ref, 2);
+    add(s, "tall", few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
+    add(s, "chain", calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
     return s;
 }
 

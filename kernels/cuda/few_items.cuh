@@ -1,0 +1,133 @@
+// A call of few tokens (linear_few.cuh) as its kernel sees it, and its weights on their way into shared memory.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_mma.cuh"
+#include "kernels/cuda/ptx_hopper.cuh"
+
+#define FEW_TOKENS 16u
+#define FEW_WORKERS 16u                         // at most
+#define FEW_THREADS(nt) ((nt) == 1 ? 640 : 512) // at most
+#define FEW_COLUMNS 256u                        // of a piece
+#define FEW_PIECES 4                            // of an item
+
+// Where things lie in shared memory: bytes from its beginning.
+typedef struct {
+    uint32_t barriers, codes, scales, scratch, norm, bytes; // norm 0: it stays where it is
+} few_places;
+
+typedef struct {
+    linear_call c;
+    const float *x, *norm; // of a block that makes the codes itself
+    float norm_eps;
+    uint32_t cols, columns;                     // columns: that are fetched
+    bool encodes;                               // the block makes its own codes: x and norm can be read by fours
+    uint32_t width;                             // tokens of eight that codes are there for: 1 or 8
+    uint32_t sa_width;                          // floats of a row of activation scales: 2, 8 or 16
+    uint32_t pitch;                             // floats from a row to the next in sums
+    uint32_t row_floats;                        // of x in shared memory
+    uint32_t segments, chunk, workers, helpers; // the latter two: warps
+    uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
+    few_places at;
+} few_call;
+
+template <int BITS, int BLOCK> struct few_ring {
+    static const int slots = BITS == 4 ? 4 : 2;
+    static const int row_bytes = FEW_COLUMNS + 16; // 8 bits: without bank conflicts
+    static const int piece_bytes = BITS == 4 ? FEW_COLUMNS * 8 : 16 * row_bytes;
+    static const int scale_bytes = BLOCK == 0 ? 0 : (int)SEGMENT / (BLOCK ? BLOCK : 1) * 32; // of an item; two of them
+    static const int bytes = slots * piece_bytes + 2 * scale_bytes;
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// Where the sums of (segment, tile of the chunk, row, token) lie.
+static __device__ __forceinline__ uint32_t
+sum_at(const few_call &f, uint32_t segment, uint32_t tile, uint32_t row, uint32_t token)
+{
+    return ((segment * f.chunk + tile) * 16 + row) * f.pitch + token;
+}
+
+typedef struct {
+    const uint8_t *codes;
+    const __half *scales; // NULL: one a row
+    size_t stride;        // 8 bits: from a row to the next
+    uint32_t tile, segment;
+    uint32_t columns, blocks; // columns 0: there is none
+} few_item;
+
+// The item at (tile, segment), which may be some tiles further on.
+static __device__ __forceinline__ few_item
+item_at(const few_call &f, uint32_t tile, uint32_t segment, uint32_t end)
+{
+    few_item item = {};
+    uint32_t here, k;
+
+    while (segment >= f.segments) {
+        segment -= f.segments;
+        tile++;
+    }
+    item.tile = tile, item.segment = segment;
+    if (tile >= end) {
+        return item;
+    }
+    here = tile;
+    const bt_cuda_matrix &m = f.c.part[part_of(f.c, &here)];
+    k = segment * SEGMENT;
+    item.columns = min(f.columns - k, SEGMENT);
+    item.stride = f.columns;
+    item.codes = m.codes + (m.nibbles ? (size_t)here * f.columns * 8 + k * 8 : (size_t)here * f.columns * 16 + k);
+    if (m.block != BT_BLOCK_ROW) {
+        uint32_t block = k / m.block;
+
+        item.scales = m.scales + ((size_t)here * m.blocks + block) * 16;
+        item.blocks = m.blocks - block;
+    } else {
+        item.scales = m.scales + here * 16;
+    }
+    return item;
+}
+
+// Piece q of an item into its slot, and with the first the scales. One group of copies, which may be empty.
+template <int BITS, int BLOCK>
+static __device__ __forceinline__ void
+fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring, uint32_t parity)
+{
+    typedef few_ring<BITS, BLOCK> R;
+    uint8_t *to = ring + q % R::slots * R::piece_bytes;
+
+    if (BITS == 4) {
+        const uint8_t *from = item.codes + q * R::piece_bytes + lane * 16;
+
+        if (q * FEW_COLUMNS < item.columns) {
+            bt_copy16(to + lane * 16, from, true);
+            bt_copy16(to + 512 + lane * 16, from + 512, true);
+        }
+        if (q * FEW_COLUMNS + UNIT < item.columns) {
+            bt_copy16(to + 1024 + lane * 16, from + 1024, true);
+            bt_copy16(to + 1536 + lane * 16, from + 1536, true);
+        }
+    } else if (q * FEW_COLUMNS + lane % 16 * 16 < item.columns) {
+        const uint8_t *from = item.codes + lane / 16 * item.stride + q * FEW_COLUMNS + lane % 16 * 16;
+
+        to += lane / 16 * R::row_bytes + lane % 16 * 16;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            bt_copy16(to + i * 2 * R::row_bytes, from, true);
+            from += 2 * item.stride;
+        }
+    }
+    if (BLOCK != 0 && q == 0) {
+#pragma unroll
+        for (int i = 0; i < (R::scale_bytes + 511) / 512; i++) {
+            int at = i * 512 + (int)lane * 16;
+
+            if (at < R::scale_bytes && at < (int)item.blocks * 32) {
+                bt_copy16(ring + R::slots * R::piece_bytes + parity * R::scale_bytes + at,
+                          (const uint8_t *)item.scales + at, true);
+            }
+        }
+    }
+    bt_copy_commit();
+}
+#endif

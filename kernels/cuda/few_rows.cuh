@@ -1,0 +1,231 @@
+// Few tokens (linear_few.cuh): what helpers find out about the rows of a chunk while others multiply, and the end of a chunk.
+#pragma once
+
+#include "kernels/cuda/few_items.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// ---- the helpers ----
+
+static __device__ __forceinline__ void
+touch(const void *from)
+{
+    asm volatile("{\n\t.reg .b32 v;\n\tld.global.nc.u32 v, [%0];\n\t}" ::"l"(from));
+}
+
+// The outliers of this block's rows towards the first cache.
+static __device__ __forceinline__ void
+touch_outliers(const few_call &f, uint32_t helper, uint32_t first, uint32_t end)
+{
+    for (uint32_t t = first + helper; t < end; t += f.helpers * 32) {
+        uint32_t tile = t;
+        const bt_cuda_matrix &m = f.c.part[part_of(f.c, &tile)];
+
+        if (m.row_start != NULL) {
+            uint32_t last = tile * 16 + 16 < m.rows ? tile * 16 + 16 : m.rows;
+            uint32_t begin = m.row_start[tile * 16], stop = m.row_start[last];
+
+            for (uint32_t i = begin; i < stop; i += 32) {
+                touch(m.outlier_cols + i);
+                touch((const uint8_t *)(m.deltas + i) - (uintptr_t)(m.deltas + i) % 4);
+            }
+        }
+    }
+}
+
+// What the end of a chunk needs of each of its rows, and of each (row, token), in shared memory behind the sums.
+typedef struct {
+    float *extra, *old;  // [rows, pitch] what is added to the dot, and what y held
+    float *bias, *scale; // [rows] scale: of a row with one
+    uint32_t *place;     // [rows] in y's row; NOWHERE: there is no such row
+} few_rows;
+
+#define NOWHERE 0xffffffffu
+
+static __device__ __forceinline__ few_rows
+rows_of(const few_call &f, uint8_t *memory)
+{
+    float *at = (float *)(memory + f.at.scratch) + sum_at(f, f.segments, 0, 0, 0);
+    uint32_t rows = f.chunk * 16;
+    few_rows r;
+
+    r.extra = at, r.old = at + rows * f.pitch;
+    r.bias = r.old + rows * f.pitch, r.scale = r.bias + rows;
+    r.place = (uint32_t *)(r.scale + rows);
+    return r;
+}
+
+// The outliers of a row times N tokens from `token` on: −0 where there are none, which changes nothing when it is added.
+template <int N>
+static __device__ __forceinline__ void
+outliers_of(const few_call &f, const bt_cuda_matrix &m, uint32_t row, uint32_t token, const uint8_t *memory,
+            float sum[N])
+{
+    const int8_t *codes = (const int8_t *)(memory + f.at.codes);
+    const float *scales = (const float *)(memory + f.at.scales);
+    uint32_t i = 0, end = 0;
+
+    if (m.row_start != NULL && row < m.rows) {
+        i = m.row_start[row], end = m.row_start[row + 1];
+    }
+#pragma unroll
+    for (int t = 0; t < N; t++) {
+        sum[t] = i == end ? -0.0f : 0.0f;
+    }
+#pragma unroll 1
+    for (; i < end; i += 4) { // four terms at once; the sum is a chain
+        float delta[4], term[4][N];
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t n = i + j < end ? i + j : end - 1, k = m.outlier_cols[n];
+            const float *scale = scales + (k >> f.c.act_shift) * f.sa_width + token;
+            const int8_t *code = codes + code_at(f, token, k);
+
+            delta[j] = __half2float(m.deltas[n]);
+#pragma unroll
+            for (int t = 0; t < N; t++) { // beyond the last token: some number
+                term[j][t] = scale[t] * (float)code[t * 64];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+#pragma unroll
+            for (int t = 0; t < N; t++) {
+                sum[t] = i + j < end ? fmaf(delta[j], term[j][t], sum[t]) : sum[t];
+            }
+        }
+    }
+}
+
+// A helper's share of a chunk: for each row, N tokens at a time.
+template <int N>
+static __device__ __forceinline__ void
+help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t first, uint32_t tiles)
+{
+    uint32_t groups = N == 1 ? 1 : f.c.tokens > 8 ? 4 : f.c.tokens > 4 ? 2 : 1;
+    few_rows r = rows_of(f, memory);
+
+#pragma unroll 1
+    for (uint32_t i = helper; i < tiles * 16 * groups; i += f.helpers * 32) {
+        uint32_t here = i / groups, token = i % groups * N, tile = first + here / 16, part = part_of(f.c, &tile);
+        const bt_cuda_matrix &m = f.c.part[part];
+        uint32_t row = tile * 16 + here % 16, place = (f.c.paired ? 0 : start_of(f.c, part)) + row;
+        float sum[N];
+
+        if (token == 0) {
+            r.place[here] = row < m.rows ? place : NOWHERE;
+            r.bias[here] = f.c.bias[part] != NULL && row < m.rows ? f.c.bias[part][row] : -0.0f;
+            r.scale[here] = m.block == BT_BLOCK_ROW ? bt_cuda_scale(&m, m.scales, row, 0) : 1.0f;
+        }
+#pragma unroll
+        for (int t = 0; t < N && f.c.epilogue == BT_LINEAR_ADD; t++) {
+            if (token + t < f.c.tokens && row < m.rows) {
+                r.old[here * f.pitch + token + t] = f.c.y[(token + t) * f.c.y_stride + place];
+            }
+        }
+        outliers_of<N>(f, m, row, token, memory, sum);
+#pragma unroll
+        for (int t = 0; t < N; t++) {
+            if (token + t < f.c.tokens) {
+                r.extra[here * f.pitch + token + t] = sum[t];
+            }
+        }
+    }
+}
+
+// ---- the end ----
+
+// The balanced tree over the segments of a row, at most 32: eights of them, and those two by two.
+static __device__ __forceinline__ float
+tree_of(const few_call &f, const float *sums, uint32_t step)
+{
+    float eights = 0.0f, pair = 0.0f, sum = 0.0f;
+
+#pragma unroll 1
+    for (uint32_t first = 0; first < f.segments; first += 8) {
+        float v[8];
+
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            v[i] = first + i < f.segments ? sums[(first + i) * step] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t stride = 1; stride < 8; stride *= 2) {
+#pragma unroll
+            for (uint32_t i = 0; i + stride < 8; i += 2 * stride) {
+                v[i] = first + i + stride < f.segments ? v[i] + v[i + stride] : v[i];
+            }
+        }
+        // The eights: a, a + b, (a + b) + c, (a + b) + (c + d).
+        sum = first % 16 != 0 ? eights + v[0] : v[0];
+        eights = v[0];
+        pair = first == 8 ? sum : pair;
+        sum = first > 8 ? pair + sum : sum;
+    }
+    return sum;
+}
+
+// A row's number before the epilogue; `here` is its place in the chunk.
+template <int BLOCK>
+static __device__ __forceinline__ float
+total_of(const few_call &f, const uint8_t *memory, const few_rows &rows, uint32_t here, uint32_t token)
+{
+    const float *sums = (const float *)(memory + f.at.scratch) + here * f.pitch + token;
+    uint32_t step = f.chunk * 16 * f.pitch;
+    float r;
+
+    if (BLOCK == 0) {
+        int32_t dot = 0;
+
+        for (uint32_t s = 0; s < f.segments; s++) {
+            dot += ((const int32_t *)sums)[s * step];
+        }
+        r = fmaf(rows.scale[here] * ((const float *)(memory + f.at.scales))[token], (float)dot, 0.0f);
+    } else {
+        r = tree_of(f, sums, step);
+    }
+    r += rows.extra[here * f.pitch + token];
+    r += rows.bias[here];
+    return f.c.softcap > 0.0f ? bt_ref_softcap(r, f.c.softcap) : r;
+}
+
+template <int BLOCK>
+static __device__ __forceinline__ void
+finish_chunk(const few_call &f, uint8_t *memory, uint32_t tiles)
+{
+    uint32_t pairs = f.c.paired ? 2 : 1, all = tiles / pairs * 16, token = 0, row = threadIdx.x;
+    few_rows rows = rows_of(f, memory);
+
+#pragma unroll 1
+    for (;; row += blockDim.x) {
+        uint32_t here, place;
+        float *y, r = 0.0f, gate = 0.0f;
+
+        while (row >= all) {
+            row -= all, token++;
+        }
+        if (token >= f.c.tokens) {
+            break;
+        }
+        here = row / 16 * pairs * 16 + row % 16;
+        place = rows.place[here];
+        if (place == NOWHERE) {
+            continue;
+        }
+#pragma unroll 1
+        for (uint32_t p = 0; p < pairs; p++) {
+            gate = r;
+            r = total_of<BLOCK>(f, memory, rows, here + p * 16, token);
+        }
+        y = f.c.y + token * f.c.y_stride + place;
+        if (f.c.paired) {
+            *y = pair_value(f.c, gate, r);
+        } else if (f.c.epilogue == BT_LINEAR_ADD) {
+            *y = fmaf(f.c.scale, r, rows.old[here * f.pitch + token]);
+        } else {
+            *y = f.c.scale * r;
+        }
+    }
+}
+#endif

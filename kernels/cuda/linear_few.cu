@@ -1,0 +1,145 @@
+// Which calls linear_few.cuh takes, and how shared memory is shared out.
+#include "kernels/cuda/linear_few.cuh"
+
+#define SHARED_MAX (226u * 1024) // beside what the kernel names itself
+#define SHARED_MIN (115u * 1024) // more than a half: no SM takes two blocks
+#define ENCODES_MAX 4096u        // columns that a block encodes for itself
+
+static uint32_t
+rounded(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+// Places with so many workers, and a chunk of at most `tiles`; false if there is no room for that many, or, not `whole`, for one.
+static bool
+lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole)
+{
+    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + 2) * f->pitch + 3) * 16 * 4;
+    uint32_t blocks = f->c.act_shift < 31 ? (uint32_t)f->c.a8_stride >> f->c.act_shift : 1;
+    uint32_t codes = (uint32_t)f->c.a8_stride * f->width * (f->sa_width > 8 ? 2 : 1);
+    uint32_t rows = f->encodes && f->norm != NULL ? f->row_floats * 4 : 0, norm = rows != 0 ? f->cols * 4 : 0;
+    uint32_t room, chunks, scratch;
+
+    f->workers = workers,
+    f->helpers = f->c.tokens > 8 ? 8 : workers / 4; // the outliers of a token are work of their own
+    f->at.codes = rounded(workers * ring_bytes, 128);
+    f->at.scales = f->at.codes + rounded(codes, 128);
+    f->at.barriers = f->at.scales + rounded(blocks * f->sa_width * 4, 128);
+    f->at.norm = f->at.barriers + rounded(f->segments * 8, 128);
+    f->at.scratch = f->at.norm + rounded(norm, 128);
+    f->at.norm = norm != 0 ? f->at.norm : 0;
+    // Half a piece is read beyond the last columns, for nothing: scratch is at least as much.
+    room = f->at.scratch + 2048 <= SHARED_MAX ? (SHARED_MAX - f->at.scratch) / a_tile / step * step : 0;
+    if (room == 0 || (whole && room < tiles) || f->at.scratch + rows > SHARED_MAX) {
+        return false;
+    }
+    chunks = (tiles + room - 1) / room;
+    f->chunk = (tiles + chunks * step - 1) / (chunks * step) * step;
+    scratch = f->chunk * a_tile > rows ? f->chunk * a_tile : rows;
+    scratch = scratch > 2048 ? scratch : 2048;
+    f->at.bytes = f->at.scratch + scratch > SHARED_MIN ? f->at.scratch + scratch : SHARED_MIN;
+    return true;
+}
+
+// Can a block make the codes itself, and should it? It reads x by fours, and its scales are those of the weights' blocks.
+static bool
+encodes(const linear_call *c, const bt_linear_args *a, uint32_t block)
+{
+    bool fours = a->weights[0]->cols % 4 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)a->norm % 16 == 0;
+
+    return a->tokens == 1 && fours && a->x != a->y && c->part[0].act_block == block && c->a8_stride <= ENCODES_MAX;
+}
+
+static few_call
+few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
+{
+    few_call f;
+
+    memset(&f, 0, sizeof f);
+    f.c = *c;
+    f.x = a->x, f.norm = a->norm, f.norm_eps = a->norm_eps;
+    f.cols = a->weights[0]->cols, f.columns = c->part[0].padded;
+    f.encodes = encodes(c, a, block);
+    f.row_floats = rounded((uint32_t)c->a8_stride, 256);
+    f.width = f.encodes ? 1 : 8;
+    f.sa_width = f.encodes ? 2 : a->tokens > 8 ? 16 : 8;
+    f.pitch = a->tokens == 1 ? 1 : a->tokens | 1;
+    f.segments = (c->padded + SEGMENT - 1) / SEGMENT;
+    return f;
+}
+
+template <int BITS, int BLOCK, int NT>
+static bt_err
+launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
+{
+    uint32_t step = f->c.paired ? 2 : 1, units = f->c.tiles_all / step, sms = (uint32_t)cuda->sms;
+    uint32_t grid = units < sms ? units : sms, ring = few_ring<BITS, BLOCK>::bytes, tiles;
+    bt_err err = BT_OK;
+
+    f->each = units / grid, f->more = units % grid;
+    tiles = (units + grid - 1) / grid * step;
+    if (!(NT == 1 && lay_out(f, tiles, ring, FEW_WORKERS, true)) && !lay_out(f, tiles, ring, FEW_WORKERS / 2, false)) {
+        return BT_OK;
+    }
+    *taken = true;
+    if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
+        return err;
+    }
+    return bt_cuda_check(cuda,
+                         bt_cuda_go(cuda, few_kernel<BITS, BLOCK, NT>, dim3(grid), dim3((f->workers + f->helpers) * 32),
+                                    f->at.bytes, *f),
+                         "linear, few tokens");
+}
+
+template <int BITS, int BLOCK>
+static bt_err
+launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
+{
+    return a->tokens <= 8 ? launch<BITS, BLOCK, 1>(cuda, a, f, taken) : launch<BITS, BLOCK, 2>(cuda, a, f, taken);
+}
+
+// Matrices of a call that one kernel can take: integers, symmetric, all alike.
+static bool
+are_alike(const linear_call *c)
+{
+    const bt_cuda_matrix *m = &c->part[0];
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        const bt_cuda_matrix *other = &c->part[i];
+
+        if (other->kind != BT_WEIGHT_INT || other->asymmetric || other->nibbles != m->nibbles ||
+            other->block != m->block || other->padded != m->padded) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bt_err
+bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
+{
+    const bt_cuda_matrix *m = &c->part[0];
+    uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+    few_call f;
+
+    *taken = false;
+    if (!cuda->early_launch || a->tokens > FEW_TOKENS || !are_alike(c)) {
+        return BT_OK;
+    }
+    f = few_of(c, a, block);
+    if (f.segments > 32) {
+        return BT_OK;
+    }
+    if (m->nibbles) {
+        return block == 128  ? launch_tokens<4, 128>(cuda, a, &f, taken)
+               : block == 64 ? launch_tokens<4, 64>(cuda, a, &f, taken)
+               : block == 32 ? launch_tokens<4, 32>(cuda, a, &f, taken)
+                             : BT_OK;
+    }
+    return block == 128            ? launch_tokens<8, 128>(cuda, a, &f, taken)
+           : block == 64           ? launch_tokens<8, 64>(cuda, a, &f, taken)
+           : block == 32           ? launch_tokens<8, 32>(cuda, a, &f, taken)
+           : block == BT_BLOCK_ROW ? launch_tokens<8, 0>(cuda, a, &f, taken)
+                                   : BT_OK;
+}

@@ -1,0 +1,85 @@
+// Linear layers with symmetric integer weights for 1 … 16 tokens on sm_90: as fast as the weights come.
+//
+//     block of threads   tiles [first, end) of 16 rows, all of K
+//     worker w of W      items w, w + W, …   an item is (tile, segment of 1,024 columns), tile by tile
+//                        ring of pieces of 256 columns: what is read next goes where a piece was just multiplied
+//     helpers            sum the outliers of the rows while the workers multiply, and fetch what y held
+//
+// Weights do not wait for the kernel before (launch.cuh): each worker fills its ring first. One token's codes are then made by each block
+// for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel. Segments' sums meet in
+// shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by one thread.
+// A block has an SM's shared memory to itself: with room for two, one SM got two blocks of a kernel and another none.
+#pragma once
+
+#include "kernels/cuda/few_codes.cuh"
+#include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/few_worker.cuh"
+
+template <int BITS, int BLOCK, int NT>
+static __global__ void
+__launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_call f)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    typedef few_ring<BITS, BLOCK> R;
+    extern __shared__ __align__(128) uint8_t few_memory[];
+    uint8_t *memory = few_memory;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = f.c.paired ? 2 : 1;
+    uint32_t first = (blockIdx.x * f.each + min(blockIdx.x, f.more)) * step,
+             end = first + (f.each + (blockIdx.x < f.more ? 1 : 0)) * step;
+    uint32_t barriers = bt_shared_at(memory + f.at.barriers);
+    bool works = warp < f.workers;
+    few_worker worker = {};
+
+    if (works) {
+        if (f.at.norm != 0) {
+            for (uint32_t k = threadIdx.x * 4; k < f.cols; k += f.workers * 128) {
+                bt_copy16(memory + f.at.norm + k * 4, f.norm + k, true);
+            }
+            bt_copy_commit();
+        }
+        worker.now = item_at(f, first, warp, end);
+#pragma unroll
+        for (int q = 0; q < R::slots; q++) {
+            fetch_piece<BITS, BLOCK>(worker.now, q, lane, memory + warp * R::bytes, 0);
+        }
+        bt_copy_wait<R::slots>(); // the norm's weights
+    } else {
+        bt_let_next();
+        for (uint32_t s = threadIdx.x - f.workers * 32; s < f.segments; s += f.helpers * 32) {
+            bt_barrier_init(barriers + s * 8, 1);
+        }
+        bt_barrier_init_done();
+        touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
+    }
+    __syncthreads(); // the barriers and the norm are there
+    bt_wait_before();
+    if (!f.encodes) {
+        fetch_codes(f, memory, barriers);
+    } else if (works) {
+        encode<BLOCK>(f, memory);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t tile = first; tile < end; tile += f.chunk) {
+        uint32_t next = tile + f.chunk < end ? tile + f.chunk : end;
+
+        if (works) {
+            multiply_items<BITS, BLOCK, NT>(f, &worker, memory, warp, lane, tile, next, end);
+        } else {
+            for (uint32_t s = 0; s < f.segments && !f.encodes; s++) {
+                bt_barrier_wait(barriers + s * 8, 0);
+            }
+            if (f.c.tokens == 1) {
+                help<1>(f, memory, threadIdx.x - f.workers * 32, tile, next - tile);
+            } else {
+                help<4>(f, memory, threadIdx.x - f.workers * 32, tile, next - tile);
+            }
+        }
+        __syncthreads();
+        finish_chunk<BLOCK>(f, memory, next - tile);
+        if (next < end) {
+            __syncthreads(); // the sums are read
+        }
+    }
+#endif
+}

@@ -22,9 +22,15 @@ wide_two(uint32_t at, uint32_t i, uint32_t ranks)
 
 // The balanced tree over the runs of the cluster's blocks.
 static __device__ __forceinline__ float4
-wide_tree(uint32_t at, uint32_t ranks)
+wide_tree(const float *own, uint32_t ranks)
 {
-    float4 v = ranks == 1 ? bt_shared_load4(at) : wide_two(at, 0, ranks);
+    uint32_t at = bt_shared_at(own);
+    float4 v;
+
+    if (ranks == 1) {
+        return *(const float4 *)own;
+    }
+    v = wide_two(at, 0, ranks);
 
     if (ranks > 2) {
         v = wide_plus(v, wide_two(at, 2, ranks));
@@ -39,8 +45,9 @@ wide_tree(uint32_t at, uint32_t ranks)
 
 // The same for one dot: sums of integers, and its scale.
 static __device__ __forceinline__ float4
-wide_total(uint32_t at, uint32_t ranks, float sw, float4 sa)
+wide_total(const float *own, uint32_t ranks, float sw, float4 sa)
 {
+    uint32_t at = bt_shared_at(own);
     int4 dot = make_int4(0, 0, 0, 0);
 
 #pragma unroll 1
@@ -57,7 +64,7 @@ wide_total(uint32_t at, uint32_t ranks, float sw, float4 sa)
 // One output row of a block of threads, as its finishing threads know it.
 typedef struct {
     uint32_t part, row; // in its matrix
-    uint32_t at;        // of its partial sums, in shared memory of the first block of K
+    const float *own;   // its partial sums here
     const float *sums;  // of its outliers
     float sw, bias;
     bool there, biased;
@@ -76,7 +83,7 @@ wide_row_of(const wide_call &w, const float *partials, const float *outliers, ui
 
     r.there = wide_tile(c, here, &r.part, &tile) && tile * 16 + row < c.part[r.part].rows;
     r.row = tile * 16 + row;
-    r.at = bt_shared_at(partials + (here * 16 + row) * W::row_floats);
+    r.own = partials + (here * 16 + row) * W::row_floats;
     r.sums = outliers + (in_share * 16 + row) * W::row_floats;
     if (r.there && BLOCK == 0) {
         r.sw = bt_cuda_scale(&c.part[r.part], c.part[r.part].scales, r.row, 0);
@@ -99,12 +106,12 @@ wide_values(const wide_call &w, const wide_row &row, uint32_t token)
     float4 r;
 
     if constexpr (BLOCK == 0) {
-        r = wide_total(row.at + token * 4, c.groups, row.sw, *(const float4 *)(c.sa + blockIdx.y * N + token));
+        r = wide_total(row.own + token, c.groups, row.sw, *(const float4 *)(c.sa + blockIdx.y * N + token));
     } else {
-        r = wide_tree(row.at + token * 4, c.groups);
+        r = wide_tree(row.own + token, c.groups);
     }
     if constexpr (ASYM) {
-        r = wide_plus(r, wide_tree(row.at + W::partial_bytes + token * 4, c.groups));
+        r = wide_plus(r, wide_tree(row.own + W::partial_bytes / 4 + token, c.groups));
     }
     if (w.turned != NULL) {
         r = wide_plus(r, *(const float4 *)(row.sums + token));
@@ -177,7 +184,7 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
             up = wide_row_of<BITS, BLOCK, ASYM, N>(w, partials, outliers, first + t + WIDE_TILES / 2, tiles + t,
                                                    thread % 16);
         }
-#pragma unroll 1
+#pragma unroll 2
         for (uint32_t token = thread / 16 % fours * 4; token < N && first_token + token < c.tokens && row.there;
              token += fours * 4) {
             uint32_t count = c.tokens - first_token - token;

@@ -50,6 +50,13 @@ wide_issue(uint64_t tokens, uint64_t codes, int b, const uint32_t a[4][4], int32
     bt_wgmma_commit();
 }
 
+// An integer of less than 22 bits as float, exactly: a conversion takes eight cycles of a warp, this takes three.
+static __device__ __forceinline__ float
+wide_float(int32_t v)
+{
+    return __int_as_float(0x4b400000 + v) - 12582912.0f; // 1.5 * 2^23
+}
+
 // acc += scale * dot for those.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
@@ -75,10 +82,10 @@ wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, boo
     for (int j = 0; j < N / 8; j++) {
         float2 sx = *(const float2 *)(sa + j * 8);
 
-        acc[j * 4] = fmaf(sw[0] * sx.x, (float)dot[j * 4], acc[j * 4]);
-        acc[j * 4 + 1] = fmaf(sw[0] * sx.y, (float)dot[j * 4 + 1], acc[j * 4 + 1]);
-        acc[j * 4 + 2] = fmaf(sw[1] * sx.x, (float)dot[j * 4 + 2], acc[j * 4 + 2]);
-        acc[j * 4 + 3] = fmaf(sw[1] * sx.y, (float)dot[j * 4 + 3], acc[j * 4 + 3]);
+        acc[j * 4] = fmaf(sw[0] * sx.x, wide_float(dot[j * 4]), acc[j * 4]);
+        acc[j * 4 + 1] = fmaf(sw[0] * sx.y, wide_float(dot[j * 4 + 1]), acc[j * 4 + 1]);
+        acc[j * 4 + 2] = fmaf(sw[1] * sx.x, wide_float(dot[j * 4 + 2]), acc[j * 4 + 2]);
+        acc[j * 4 + 3] = fmaf(sw[1] * sx.y, wide_float(dot[j * 4 + 3]), acc[j * 4 + 3]);
         if constexpr (ASYM) {
             int2 sum = *(const int2 *)(sums + j * 8);
 
@@ -88,7 +95,7 @@ wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, boo
 
                 sum.x += more.x, sum.y += more.y;
             }
-            sx.x *= (float)sum.x, sx.y *= (float)sum.y;
+            sx.x *= wide_float(sum.x), sx.y *= wide_float(sum.y);
             min[j * 4] = fmaf(sm[0], sx.x, min[j * 4]);
             min[j * 4 + 1] = fmaf(sm[0], sx.y, min[j * 4 + 1]);
             min[j * 4 + 2] = fmaf(sm[1], sx.x, min[j * 4 + 2]);
@@ -183,6 +190,8 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
           uint32_t warp, uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
+    const bool AHEAD =
+        BITS == 4 && N <= 64; // codes become bytes while those before are multiplied, where registers suffice
     bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
@@ -194,16 +203,19 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
     if (BLOCK == 128 && half == 1) {
         bt_bar_arrive(WIDE_TURN, WIDE_WORKERS); // the first half's turn
     }
+    bt_barrier_wait(barriers, 0);
+    if (BITS == 4) {
+        wide_codes<ASYM>(stages + W::codes_at + warp * 1024, lane, a);
+    }
     for (uint32_t u = 0, slot = 0, parity = 0; u < units; u++) {
         const uint8_t *stage = stages + slot * W::stage_bytes;
         uint32_t k = first + u * WIDE_UNIT, full = barriers + slot * 16;
         uint64_t tokens = tokens_of_first + slot * (W::stage_bytes / 16),
                  codes = codes_of_first + slot * (W::stage_bytes / 16);
+        uint32_t next[4][4];
 
-        bt_barrier_wait(full, parity);
-        if (BITS == 4) {
-            wide_codes<ASYM>(stage + W::codes_at + warp * 1024, lane, a);
-        }
+        slot = slot + 1 == w.stages ? 0 : slot + 1;
+        parity ^= slot == 0;
 #pragma unroll
         for (int b = 0; b < W::blocks; b++) {
             if (BLOCK == 128) {
@@ -212,6 +224,10 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
             wide_issue<BITS, BLOCK, ASYM, N>(tokens, codes, b, a, dot);
             if (BLOCK == 128 && (half == 0 || u + 1 < units)) {
                 bt_bar_arrive(WIDE_TURN + 1 - half, WIDE_WORKERS);
+            }
+            if (AHEAD && b + 1 == W::blocks && u + 1 < units) { // in the meantime
+                bt_barrier_wait(barriers + slot * 16, parity);
+                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, next);
             }
             bt_wgmma_wait<0>();
             bt_wgmma_there<N / 2>(dot);
@@ -225,8 +241,16 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
             }
             segment++;
         }
-        slot = slot + 1 == w.stages ? 0 : slot + 1;
-        parity ^= slot == 0;
+        if (!AHEAD && u + 1 < units) {
+            bt_barrier_wait(barriers + slot * 16, parity);
+            if (BITS == 4) {
+                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, next);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 16 && BITS == 4; i++) {
+            a[i / 4][i % 4] = next[i / 4][i % 4];
+        }
     }
     wide_put_run<N>(segment, partials, warp, lane, pair.acc);
     if constexpr (ASYM) {

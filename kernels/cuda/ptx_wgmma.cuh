@@ -31,18 +31,6 @@ bt_cluster_arrive_relaxed(void)
 }
 
 static __device__ __forceinline__ float4
-bt_shared_load4(uint32_t at)
-{
-    float4 v;
-
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
-static __device__ __forceinline__ float4
 bt_cluster_load4(uint32_t at)
 {
     float4 v;

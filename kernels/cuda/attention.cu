@@ -141,8 +141,7 @@ launch_mma(bt_cuda *cuda, attention_call c)
         launch_merge(cuda, c);
     }
     if (err == BT_OK && s->tile_count != 0) {
-        c.splits = 0;
-        err = launch_tiles<STEPS, 2>(cuda, c, s->tiles, s->tile_count);
+        err = bt_cuda_attend_prompt(cuda, c);
     }
     return err;
 }
@@ -152,7 +151,7 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     attention_call c = call_of(cuda, args);
-    bool mma = c.l.format == BT_KV_INT8 && c.scale_groups == 1;
+    bool mma = bt_cuda_prompt_takes(c);
     bt_err err = BT_OK;
 
     bt_cuda_forget(cuda, NULL);
@@ -164,8 +163,13 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     if (args->norm_whole && args->q_norm != NULL) {
         whole_kernel<<<cuda->tokens, 32, 0, cuda->stream>>>(c);
     }
-    if (cuda->step.tile_count != 0 || !bt_cuda_decodes(cuda, &c)) {
+    if (cuda->step.tile_count != 0 && bt_cuda_prepares_prompt(c)) {
+        err = bt_cuda_prepare_prompt(cuda, c, !bt_cuda_decodes(cuda, &c));
+    } else if (cuda->step.tile_count != 0 || !bt_cuda_decodes(cuda, &c)) {
         prepare_kernel<<<dim3(cuda->tokens, args->heads + 2 * args->kv_heads), 32, 0, cuda->stream>>>(c);
+    }
+    if (err != BT_OK) {
+        return err;
     }
     if (mma && args->head_dim == 64) {
         err = launch_mma<2>(cuda, c);

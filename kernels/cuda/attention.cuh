@@ -51,3 +51,10 @@ kv_scale(uint32_t amax_bits, float *inverse)
     }
     return __half_as_ushort(half);
 }
+
+// Prompts (attention_prompt.cu): the step's tiles, whose queries share keys.
+bool bt_cuda_prompt_takes(const attention_call &c);
+bt_err bt_cuda_attend_prompt(bt_cuda *cuda, const attention_call &c);
+// And what comes before it: K and V into the cache, Q kept aside. With `singles` the tokens of the other sequences, too.
+bool bt_cuda_prepares_prompt(const attention_call &c);
+bt_err bt_cuda_prepare_prompt(bt_cuda *cuda, const attention_call &c, bool singles);

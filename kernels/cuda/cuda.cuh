@@ -20,7 +20,7 @@ extern "C" {
 #include "kernels/device_impl.h"
 
 #define BT_CUDA_GRAPHS_MAX 384
-#define BT_CUDA_TILE_COLUMNS 16u // queries that a warp takes through the keys of a prompt
+#define BT_CUDA_TILE_COLUMNS 64u // (token, head) rows that a block of threads takes through the keys of a prompt
 #define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
@@ -59,7 +59,7 @@ typedef struct {
     bt_draw *draws;      // [logit rows]
     bt_cuda_ends *ends;
     bt_cuda_tile *singles; // [tokens] of sequences that bring one token
-    bt_cuda_tile *tiles;   // [tokens] of the others, `tile_tokens` each at most
+    bt_cuda_tile *tiles;   // [tokens] of the others, `tile_tokens` each at most, those with the most keys first
     uint32_t *blocks;      // all spans' tables, end to end
     uint8_t *host;         // pinned: the same, as it is copied
     size_t bytes, blocks_offset;

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/ref/attention.h"
 
+#include <algorithm>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,6 +357,18 @@ fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
     }
 }
 
+// The tiles with the most keys first, so that the last blocks of threads to start are the shortest.
+static void
+sort_tiles(bt_cuda *cuda)
+{
+    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, cuda->step.tiles);
+    const uint32_t *positions = (const uint32_t *)host_of(cuda, cuda->step.positions);
+
+    std::sort(tiles, tiles + cuda->step.tile_count, [positions](const bt_cuda_tile &a, const bt_cuda_tile &b) {
+        return positions[a.row] > positions[b.row];
+    });
+}
+
 // What a device draws with; false when it is more than there is room for.
 static bool
 fill_draws(bt_cuda *cuda, const bt_step_args *a)
@@ -401,6 +414,7 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
         memcpy(blocks + at, span->blocks, (size_t)count * 4);
         at += count;
     }
+    sort_tiles(cuda);
     *bytes = s->blocks_offset + (size_t)at * 4;
     return true;
 }

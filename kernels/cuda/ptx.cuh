@@ -107,6 +107,42 @@ bt_prefetch(const void *what)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(what));
 }
 
+// The same products with a start of their own: d = c + A · B. Not volatile: they may be moved.
+static __device__ __forceinline__ void
+bt_mma_s8_from(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4])
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+}
+
+static __device__ __forceinline__ void
+bt_mma_u8_from(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4])
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+}
+
+// a · b + c, within 0 … 1 (a NaN: 0), and a · b likewise.
+static __device__ __forceinline__ float
+bt_fma_sat(float a, float b, float c)
+{
+    float d;
+
+    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+    return d;
+}
+
+static __device__ __forceinline__ float
+bt_mul_sat(float a, float b)
+{
+    float d;
+
+    asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+    return d;
+}
+
 // 1 / x to within an ulp, for a normal x whose reciprocal is normal.
 static __device__ __forceinline__ float
 bt_reciprocal(float x)

@@ -61,6 +61,119 @@ START_TEST(every_shape_and_chunking_gives_the_bits_of_ref)
 }
 END_TEST
 
+// Prompts: INT8 with one K scale a head and token, where blocks of threads share keys.
+static const attention_case prompts[] = {
+    {.heads = 16,
+     .kv_heads = 4,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 32,
+     .sequences = 1,
+     .lengths = {1190}},
+    {.heads = 8,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .rope_dims = 64,
+     .block_tokens = 16,
+     .sequences = 3,
+     .lengths = {600, 33, 129},
+     .shift = true},
+    {.heads = 4,
+     .kv_heads = 1,
+     .head_dim = 256,
+     .rope_dims = 256,
+     .block_tokens = 64,
+     .window = 200,
+     .norm = true,
+     .sequences = 2,
+     .lengths = {700, 90}},
+    {.heads = 2,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 32,
+     .window = 600,
+     .sequences = 2,
+     .lengths = {1300, 257},
+     .size = 4},
+    {.heads = 10,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 32,
+     .norm = true,
+     .shift = true,
+     .sequences = 2,
+     .lengths = {513, 200}},
+    {.heads = 6,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .rope_dims = 64,
+     .block_tokens = 32,
+     .sequences = 2,
+     .lengths = {300, 77},
+     .size = 12},
+    {.heads = 14,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .rope_dims = 64,
+     .block_tokens = 32,
+     .sequences = 4,
+     .lengths = {65, 2, 190, 31},
+     .norm = true,
+     .norm_whole = true},
+    {.heads = 16,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .rope_dims = 0,
+     .block_tokens = 64,
+     .window = 64,
+     .sequences = 1,
+     .lengths = {330}},
+    {.heads = 4,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 32,
+     .softcap = 30,
+     .window = 100,
+     .sequences = 1,
+     .lengths = {300}},
+    {.heads = 3,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 32,
+     .sequences = 2,
+     .lengths = {400, 70},
+     .size = 40},
+};
+enum { PROMPTS = sizeof prompts / sizeof *prompts };
+
+// All in one call, and two other chunkings by turns; the first four shapes once more with poison.
+START_TEST(prompts_in_any_chunks_give_the_bits_of_ref)
+{
+    attention_case c = prompts[_i % PROMPTS];
+    const uint32_t chunks[] = {512, 129, 64, 17, 0}, tried[] = {2000, chunks[_i % 5], chunks[(_i + 2) % 5]};
+    attention_world ref, gpu;
+    attention_way way = {.isa = "auto", .threads = 8, .chunk = 2000, .shuffle = 1}; // ref itself takes minutes
+
+    c.seed = 500 + (uint64_t)_i;
+    c.poison = _i < PROMPTS ? 0 : 150;
+    ck_assert(attention_run(&ref, &c, &way));
+    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
+        attention_way other = {.chunk = tried[i], .shuffle = 2 + i};
+
+        ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
+        check_same(&c, &ref, &gpu, tried[i]);
+        attention_free(&gpu);
+    }
+    attention_free(&ref);
+    printf("case %d good\n", _i);
+    fflush(stdout);
+}
+END_TEST
+
 START_TEST(poison_shows_where_ref_shows_it)
 {
     attention_case c = {.heads = 4,
@@ -89,7 +202,7 @@ int
 main(void)
 {
     Suite *suite = suite_create("cuda attention");
-    TCase *tcase = tcase_create("bits");
+    TCase *tcase = tcase_create("bits"), *shared = tcase_create("prompts");
     bt_device_options options = {.kind = BT_DEVICE_CUDA};
     bt_device *device;
     bt_why why;
@@ -101,7 +214,9 @@ main(void)
     bt_device_close(device);
     setenv("CK_FORK", "no", 1); // a context does not survive a fork
     tcase_add_loop_test(tcase, every_shape_and_chunking_gives_the_bits_of_ref, 0, 3 * CASES);
+    tcase_add_loop_test(shared, prompts_in_any_chunks_give_the_bits_of_ref, 0, PROMPTS + 4);
     tcase_add_loop_test(tcase, poison_shows_where_ref_shows_it, 0, 6);
     suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, shared);
     return bt_test_run(suite);
 }

@@ -1,0 +1,422 @@
+// Attention of prompts over an INT8 cache: a block of threads takes up to 64 (token, head) rows that share a KV head through the keys.
+//
+//     keys 0 … 63 | 64 … 127 | …     each tile's K, V and scales once into shared memory, one or two tiles ahead (cp.async)
+//         │
+//     4 warps, 16 rows each, and each for itself:
+//         scores   m16n8k32: A = q of 16 rows, B = 8 keys.   c of lane (g, t): rows g, g + 8
+//         softmax  in registers: a row lies in the four lanes of one g
+//         values   m16n8k32: A = codes of p · scale_v, B = V, whose words are four keys of one dim
+//
+// Which key is which column is free as long as K and V agree: column 2t + e of score tile j is key 16 (j / 2) + 4t + 2 (j % 2) + e. So
+// a lane's sixteen keys are 16 i + 4t + b: as codes they are the words of A as they lie, with no exchange, and they are also the keys
+// that belong to lanes 4t + b of l. Which dim is which is free in the same way, so that all of K, Q and V are read sixteen bytes at once.
+//
+// What counts is instructions a (row, key): about 19 for softmax (prompt_softmax.cuh), 6 for adding a tile's values, and in all 43 where it
+// was measured: at 2,048 tokens 93 M a layer and warp, 55 % of what an H200 can issue. Splits of 512 keys are merged from the left as they
+// end, the total in `out`; where blocks are too few for the GPU, each split is a block's and prompt_merge_kernel merges.
+// A row's state (max, w) is kept by the lanes with t odd (row g + 8) or even (row g), which work it out once and exchange it.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prompt_load.cuh"
+
+// ---- multiply ----
+
+// Bits of BT_ROUND_MAGIC + q · k: u[j] are the lane's columns of score tile j.
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_scores(const prompt_shared<DIM> &s, const prompt_stage<DIM> &stage, const int32_t magic[4], int32_t u[8][4])
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, key = g / 2 * 4 + g % 2;
+
+#pragma unroll
+    for (uint32_t p = 0; p < DIM / 64; p++) {
+        uint4 q0 = s.q[threadIdx.x / 32][p * 2][lane], q1 = s.q[threadIdx.x / 32][p * 2 + 1][lane];
+        uint32_t a0[4] = {q0.x, q0.y, q0.z, q0.w}, a1[4] = {q1.x, q1.y, q1.z, q1.w};
+        const uint8_t *from = stage.k + key * DIM + prompt_k_at<DIM>(key, p * 64 + t * 16);
+
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint4 k = *(const uint4 *)(from + (j / 2 * 16 + j % 2 * 2) * DIM);
+
+            bt_mma_s8_from(u[j], a0, k.x, k.y, p == 0 ? magic : u[j]);
+            bt_mma_s8_from(u[j], a1, k.z, k.w, u[j]);
+        }
+    }
+}
+
+// acc of tile 4b + j, column n: dim 32 b + 4n + j, so that V is read sixteen bytes at once. The two words of B come from different rows and have
+// to be moved together; word by word instead (64 loads for 16 and as many moves) took 8 % longer, m16n8k16, which wants one word, 5 %.
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_values(const prompt_stage<DIM> &stage, const int32_t magic[4], const prompt_weights &w, float acc[DIM / 8][4])
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, codes[2][4];
+    const uint8_t *from = stage.v + t * stage.v_pitch + g * 16;
+
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        codes[i / 4][i % 4] = __byte_perm(w.low[i / 4][i % 4], w.high[i / 4][i % 4], 0x5410);
+    }
+#pragma unroll
+    for (int b = 0; b < DIM / 32; b++) {
+        int32_t dot[4][4];
+
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            uint4 v0 = *(const uint4 *)(from + k * 8 * stage.v_pitch + b * 128);
+            uint4 v1 = *(const uint4 *)(from + (k * 8 + 4) * stage.v_pitch + b * 128);
+
+            bt_mma_u8_from(dot[0], codes[k], v0.x, v1.x, k == 0 ? magic : dot[0]);
+            bt_mma_u8_from(dot[1], codes[k], v0.y, v1.y, k == 0 ? magic : dot[1]);
+            bt_mma_u8_from(dot[2], codes[k], v0.z, v1.z, k == 0 ? magic : dot[2]);
+            bt_mma_u8_from(dot[3], codes[k], v0.w, v1.w, k == 0 ? magic : dot[3]);
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float &to = acc[b * 4 + i / 4][i % 4];
+
+            to = fmaf(w.scale[i % 4 / 2], __int_as_float(dot[i / 4][i % 4]) - BT_ROUND_MAGIC, to * w.corr[i % 4 / 2]);
+        }
+    }
+}
+
+// ---- the end of a split ----
+
+// The row's sum, in all of its lanes: the tree of sixteen.
+static __device__ __forceinline__ float
+prompt_sum(const float l[4])
+{
+    float a[4];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        a[i] = l[i] + __shfl_xor_sync(0xffffffffu, l[i], 2);
+        a[i] = a[i] + __shfl_xor_sync(0xffffffffu, a[i], 1);
+    }
+    return (a[0] + a[2]) + (a[1] + a[3]);
+}
+
+// Register 2h + e of tiles 4b … 4b + 3: four neighbouring dims from 32 b + 8t + 4e on, of row g + 8h.
+template <int DIM>
+static __device__ __forceinline__ float4
+prompt_four(const float acc[DIM / 8][4], int b, int i)
+{
+    return make_float4(acc[b * 4][i], acc[b * 4 + 1][i], acc[b * 4 + 2][i], acc[b * 4 + 3][i]);
+}
+
+// Four neighbouring floats; `wide`: at addresses of sixteen bytes.
+static __device__ __forceinline__ void
+prompt_store(float *to, float4 x, bool wide)
+{
+    if (wide) {
+        *(float4 *)to = x;
+    } else {
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
+}
+
+static __device__ __forceinline__ float4
+prompt_read(const float *from, bool wide)
+{
+    return wide ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
+}
+
+// total ∪= this split of one row: the running total lies in `out`, where each thread reads only what it wrote itself.
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_merge(const attention_call &c, const prompt_item &item, prompt_total &total, const prompt_row &row, int h,
+             float m, float sum, uint32_t split, const float acc[DIM / 8][4])
+{
+    uint32_t n = prompt_row_index(h);
+    bool before = prompt_first(row) / BT_ATTENTION_SPLIT < split, last = (row.end - 1) / BT_ATTENTION_SPLIT == split;
+    bool wide = ((size_t)c.a.out / 4 | c.a.out_stride) % 4 == 0;
+    float most = before && total.m > m ? total.m : m, a = bt_ref_exp2(total.m - most), b = bt_ref_exp2(m - most);
+    float *out = c.a.out + (size_t)(item.row + n / c.group) * c.a.out_stride +
+                 (size_t)(item.kv_head * c.group + n % c.group) * DIM + threadIdx.x % 4 * 8;
+    float inverse;
+
+    total.l = before ? fmaf(total.l, a, sum * b) : sum;
+    total.m = most;
+    inverse = last ? 1.0f / total.l : 1.0f;
+#pragma unroll
+    for (int first = 0; first < DIM / 16; first += 4) { // pieces of four dims: piece 2b + e
+        float4 y[4];
+
+#pragma unroll
+        for (int j = 0; before && j < 4; j++) { // all on their way before the first is needed
+            y[j] = prompt_read(out + (first + j) / 2 * 32 + j % 2 * 4, wide);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float4 x = prompt_four<DIM>(acc, (first + j) / 2, h * 2 + j % 2);
+
+            if (before) {
+                x.x = fmaf(y[j].x, a, x.x * b), x.y = fmaf(y[j].y, a, x.y * b);
+                x.z = fmaf(y[j].z, a, x.z * b), x.w = fmaf(y[j].w, a, x.w * b);
+            }
+            x.x *= inverse, x.y *= inverse, x.z *= inverse, x.w *= inverse;
+            prompt_store(out + (first + j) / 2 * 32 + j % 2 * 4, x, wide);
+        }
+    }
+}
+
+// One split for itself, as prompt_merge_kernel reads it.
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_keep(const attention_call &c, const prompt_item &item, int h, float m, float sum, bool seen,
+            const float acc[DIM / 8][4])
+{
+    uint32_t t = threadIdx.x % 4, n = prompt_row_index(h);
+    size_t at = (size_t)(item.row + n / c.group) * c.a.heads + item.kv_head * c.group + n % c.group;
+    float *to = c.partials + (at * c.splits + item.split) * (BT_PARTIAL_HEAD + DIM);
+
+    if (t == 0) {
+        to[BT_PARTIAL_MAX] = m, to[BT_PARTIAL_SUM] = sum, to[BT_PARTIAL_SEEN] = seen ? 1.0f : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < DIM / 16; j++) {
+        *(float4 *)(to + BT_PARTIAL_HEAD + j / 2 * 32 + t * 8 + j % 2 * 4) =
+            prompt_four<DIM>(acc, j / 2, h * 2 + j % 2);
+    }
+}
+
+// ---- the kernel ----
+
+static __device__ __forceinline__ prompt_row
+prompt_row_of(const attention_call &c, const prompt_item &item, uint32_t n)
+{
+    uint32_t token = n / c.group;
+    prompt_row row;
+
+    row.end = item.position + (token < item.count ? token : item.count - 1) +
+              1; // a row that is none sees what the last one sees
+    row.window = c.a.window;
+    return row;
+}
+
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_end_split(const attention_call &c, const prompt_item &item, prompt_shared<DIM> &s, prompt_state &state,
+                 const prompt_row rows[2], uint32_t split, float acc[DIM / 8][4])
+{
+    float m[2];
+
+    prompt_share(state.odd, state.m, m);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = prompt_sum(state.l[h]);
+        bool seen =
+            prompt_first(rows[h]) < (split + 1) * BT_ATTENTION_SPLIT && rows[h].end > split * BT_ATTENTION_SPLIT;
+
+        if (prompt_row_index(h) < item.rows && c.splits != 0) {
+            prompt_keep<DIM>(c, item, h, m[h], sum, seen, acc);
+        } else if (prompt_row_index(h) < item.rows && seen) {
+            prompt_merge<DIM>(c, item, s.totals[threadIdx.x][h], rows[h], h, m[h], sum, split, acc);
+        }
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            state.l[h][b] = 0.0f;
+        }
+    }
+    state.m = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++) {
+        acc[i / 4][i % 4] = 0.0f;
+    }
+}
+
+// Where a block is: everything but what a warp has in registers.
+typedef struct {
+    uint32_t tile, end; // the next tile, and where its keys end
+    uint32_t slot;      // of the tile's stage
+    bool strange;       // numbers that only prompt_weigh_any knows
+} prompt_place;
+
+template <int DIM, bool ANY>
+static __device__ __forceinline__ void
+prompt_tile(const attention_call &c, const prompt_shared<DIM> &s, const prompt_stage<DIM> &stage, prompt_state &state,
+            const prompt_row rows[2], bool whole, uint32_t tile, float acc[DIM / 8][4])
+{
+    const int32_t magic[4] = {BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS};
+    int32_t dot[8][4];
+    prompt_weights weights;
+
+    prompt_scores<DIM>(s, stage, magic, dot);
+    if (ANY) {
+        prompt_weigh_any(state, stage.scales, c.a.softcap, rows, tile, dot, weights);
+    } else if (whole) {
+        prompt_weigh<false>(state, stage.scales, rows, tile, dot, weights);
+    } else {
+        prompt_weigh<true>(state, stage.scales, rows, tile, dot, weights);
+    }
+    prompt_values<DIM>(stage, magic, weights, acc);
+}
+
+// The tiles up to key `to`, of one split. Without ANY it stops before a tile with strange numbers.
+template <int DIM, bool ANY>
+static __device__ __forceinline__ void
+prompt_walk(const attention_call &c, prompt_shared<DIM> &s, prompt_state &state, const prompt_row rows[2],
+            const prompt_row &low, const prompt_row &high, uint32_t to, prompt_place &at, float acc[DIM / 8][4])
+{
+    const prompt_item &item = s.item;
+
+    for (; at.tile < to; at.tile += 64) {
+        uint32_t ahead = at.tile + (prompt_stage<DIM>::count - 1) * 64;
+        uint32_t free_slot = at.slot == 0 ? prompt_stage<DIM>::count - 1 : at.slot - 1;
+
+        bt_copy_wait<prompt_stage<DIM>::count - 2>();
+        asm volatile("" ::: "memory"); // what has come is not read before here
+        bool fine = prompt_turn_scales<DIM>(item, s.stages[at.slot], at.tile);
+        at.strange |= __syncthreads_or(!fine) != 0; // and everybody is done with the tile before this
+        if (!ANY && at.strange) {
+            return;
+        }
+        if (ahead < at.end) {
+            prompt_load<DIM>(c, s, s.stages[free_slot], ahead);
+        }
+        bt_copy_commit();
+        if (at.tile < high.end && at.tile + 64 > prompt_first(low)) {
+            bool whole = at.tile + 64 <= low.end && at.tile >= prompt_first(high);
+
+            prompt_tile<DIM, ANY>(c, s, s.stages[at.slot], state, rows, whole, at.tile, acc);
+        }
+        at.slot = at.slot == prompt_stage<DIM>::count - 1 ? 0 : at.slot + 1;
+    }
+}
+
+static __device__ __forceinline__ prompt_state
+prompt_begin(const attention_call &c, const prompt_item &item)
+{
+    prompt_state s;
+    float w[2];
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint32_t n = prompt_row_index(h);
+        size_t at = (size_t)(item.row + n / c.group) * c.a.heads + item.kv_head * c.group + n % c.group;
+
+        w[h] = n < item.rows ? c.q_scale[at] : 1.0f;
+        w[h] = c.a.softcap > 0 ? w[h] : w[h] * BT_LOG2_E;
+        s.minus_w[h] = -w[h] * 0x1p-8f;
+        s.l[h][0] = s.l[h][1] = s.l[h][2] = s.l[h][3] = 0.0f;
+    }
+    s.odd = threadIdx.x % 2 != 0;
+    s.w = s.odd ? w[1] : w[0];
+    s.m = -INFINITY;
+    return s;
+}
+
+template <int DIM>
+static __global__ void
+__launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
+                                  : DIM == 128 ? 3
+                                               : 2)
+    prompt_kernel(const __grid_constant__ attention_call c, const bt_cuda_tile *tiles)
+{
+    extern __shared__ __align__(128) uint8_t memory[];
+    prompt_shared<DIM> &s = *(prompt_shared<DIM> *)memory;
+    float acc[DIM / 8][4] = {};
+
+    bt_wait_before();
+    bt_let_next();
+    s.item = prompt_item_of(c, tiles); // the same of all threads
+    __syncthreads();
+    const prompt_item &item = s.item;
+    uint32_t tile = item.first / 64 * 64, end = item.end, first_row = threadIdx.x / 32 * 16;
+
+    if (c.splits != 0) {
+        uint32_t from = item.split * BT_ATTENTION_SPLIT, to = from + BT_ATTENTION_SPLIT;
+
+        if (from >= item.end) {
+            return;
+        }
+        tile = tile > from ? tile : from, end = end < to ? end : to;
+    }
+    if (threadIdx.x < 8) {
+        uint32_t first = tile + threadIdx.x / 4 * 64;
+
+        ((uint32_t *)&s.blocks[first / 64 % 4])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
+    }
+    prompt_load_queries<DIM>(c, item, s);
+    prompt_row rows[2] = {prompt_row_of(c, item, prompt_row_index(0)), prompt_row_of(c, item, prompt_row_index(1))};
+    prompt_row low = prompt_row_of(c, item, first_row), high = prompt_row_of(c, item, first_row + 15); // of the warp
+    prompt_state state = prompt_begin(c, item);
+    bool ordinary = state.w > 0x1p-60f && state.w < 0x1p60f;
+    prompt_place at = {tile, end, 0, __syncthreads_or(!ordinary || c.a.softcap > 0) != 0};
+
+    s.sources[threadIdx.x] = prompt_source_of<DIM>(c, item);
+    for (uint32_t i = 0; i < prompt_stage<DIM>::count - 1; i++) {
+        if (tile + i * 64 < end) {
+            prompt_load<DIM>(c, s, s.stages[i], tile + i * 64);
+        }
+        bt_copy_commit();
+    }
+    high.end = first_row < item.rows ? high.end : 0; // a warp without rows
+    while (at.tile < end) {
+        uint32_t split = at.tile / BT_ATTENTION_SPLIT, to = (split + 1) * BT_ATTENTION_SPLIT;
+
+        to = to < end ? to : end;
+        prompt_walk<DIM, false>(c, s, state, rows, low, high, at.strange ? 0 : to, at, acc);
+        if (at.strange) {
+            prompt_walk<DIM, true>(c, s, state, rows, low, high, to, at, acc);
+        }
+        prompt_end_split<DIM>(c, item, s, state, rows, split, acc);
+    }
+    if (c.splits != 0 && item.first / 64 * 64 >= item.split * BT_ATTENTION_SPLIT + BT_ATTENTION_SPLIT) {
+        prompt_end_split<DIM>(c, item, s, state, rows, item.split, acc); // nobody saw any of it
+    }
+}
+
+// Splits that were worked on apart, from the left: a warp a (token, head) of the step's prompts.
+template <int DIM>
+static __global__ void
+prompt_merge_kernel(const __grid_constant__ attention_call c, const bt_cuda_tile *tiles)
+{
+    const uint32_t width = DIM / 32;
+    bt_cuda_tile tile = tiles[blockIdx.x];
+    uint32_t n = blockIdx.y * blockDim.y + threadIdx.y, token = n / c.a.heads, head = n % c.a.heads;
+
+    bt_wait_before();
+    bt_let_next();
+    if (token >= tile.count) {
+        return;
+    }
+    uint32_t row = tile.row + token, splits = (c.positions[row] + BT_ATTENTION_SPLIT) / BT_ATTENTION_SPLIT;
+    const float *from = c.partials + ((size_t)row * c.a.heads + head) * c.splits * (BT_PARTIAL_HEAD + DIM);
+    float m = 0.0f, l = 0.0f, acc[width] = {};
+    bool seen = false;
+
+    for (uint32_t first = 0; first < splits; first += 4) {
+        float max[4], sum[4], there[4], value[4][width];
+
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) { // all on their way before the first is needed
+            const float *at = from + (size_t)(first + i < splits ? first + i : first) * (BT_PARTIAL_HEAD + DIM);
+
+            max[i] = at[BT_PARTIAL_MAX], sum[i] = at[BT_PARTIAL_SUM], there[i] = at[BT_PARTIAL_SEEN];
+#pragma unroll
+            for (uint32_t d = 0; d < width; d++) {
+                value[i][d] = at[BT_PARTIAL_HEAD + d * 32 + threadIdx.x];
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            float most = seen && m > max[i] ? m : max[i], a = bt_ref_exp2(m - most), b = bt_ref_exp2(max[i] - most);
+
+            if (first + i >= splits || there[i] == 0.0f) {
+                continue;
+            }
+            l = seen ? fmaf(l, a, sum[i] * b) : sum[i];
+#pragma unroll
+            for (uint32_t d = 0; d < width; d++) {
+                acc[d] = seen ? fmaf(acc[d], a, value[i][d] * b) : value[i][d];
+            }
+            m = most, seen = true;
+        }
+    }
+#pragma unroll
+    for (uint32_t d = 0; d < width; d++) {
+        c.a.out[row * c.a.out_stride + (size_t)head * DIM + d * 32 + threadIdx.x] = acc[d] * (1.0f / l);
+    }
+}

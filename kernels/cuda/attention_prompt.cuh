@@ -230,6 +230,7 @@ prompt_end_split(const attention_call &c, const prompt_item &item, prompt_shared
 typedef struct {
     uint32_t tile, end; // the next tile, and where its keys end
     uint32_t slot;      // of the tile's stage
+    bool fine;          // the thread's scales of the next tile are numbers
     bool strange;       // numbers that only prompt_weigh_any knows
 } prompt_place;
 
@@ -259,16 +260,14 @@ static __device__ __forceinline__ void
 prompt_walk(const attention_call &c, prompt_shared<DIM> &s, prompt_state &state, const prompt_row rows[2],
             const prompt_row &low, const prompt_row &high, uint32_t to, prompt_place &at, float acc[DIM / 8][4])
 {
-    const prompt_item &item = s.item;
-
     for (; at.tile < to; at.tile += 64) {
         uint32_t ahead = at.tile + (prompt_stage<DIM>::count - 1) * 64;
         uint32_t free_slot = at.slot == 0 ? prompt_stage<DIM>::count - 1 : at.slot - 1;
+        uint32_t next = at.slot == prompt_stage<DIM>::count - 1 ? 0 : at.slot + 1;
 
         bt_copy_wait<prompt_stage<DIM>::count - 2>();
-        asm volatile("" ::: "memory"); // what has come is not read before here
-        bool fine = prompt_turn_scales<DIM>(item, s.stages[at.slot], at.tile);
-        at.strange |= __syncthreads_or(!fine) != 0; // and everybody is done with the tile before this
+        asm volatile("" ::: "memory");                 // what has come is not read before here
+        at.strange |= __syncthreads_or(!at.fine) != 0; // and everybody is done with the tile before this
         if (!ANY && at.strange) {
             return;
         }
@@ -276,12 +275,13 @@ prompt_walk(const attention_call &c, prompt_shared<DIM> &s, prompt_state &state,
             prompt_load<DIM>(c, s, s.stages[free_slot], ahead);
         }
         bt_copy_commit();
+        at.fine = prompt_turn_scales<DIM>(s, s.stages[next], at.tile + 64);
         if (at.tile < high.end && at.tile + 64 > prompt_first(low)) {
             bool whole = at.tile + 64 <= low.end && at.tile >= prompt_first(high);
 
             prompt_tile<DIM, ANY>(c, s, s.stages[at.slot], state, rows, whole, at.tile, acc);
         }
-        at.slot = at.slot == prompt_stage<DIM>::count - 1 ? 0 : at.slot + 1;
+        at.slot = next;
     }
 }
 
@@ -333,19 +333,22 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
         }
         tile = tile > from ? tile : from, end = end < to ? end : to;
     }
-    if (threadIdx.x < 8) {
+    if (threadIdx.x < 12) {
         uint32_t first = tile + threadIdx.x / 4 * 64;
 
-        ((uint32_t *)&s.blocks[first / 64 % 4])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
+        ((uint32_t *)&s.blocks[first / 64 % 8])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
     }
     prompt_load_queries<DIM>(c, item, s);
     prompt_row rows[2] = {prompt_row_of(c, item, prompt_row_index(0)), prompt_row_of(c, item, prompt_row_index(1))};
     prompt_row low = prompt_row_of(c, item, first_row), high = prompt_row_of(c, item, first_row + 15); // of the warp
     prompt_state state = prompt_begin(c, item);
     bool ordinary = state.w > 0x1p-60f && state.w < 0x1p60f;
-    prompt_place at = {tile, end, 0, __syncthreads_or(!ordinary || c.a.softcap > 0) != 0};
+    prompt_place at = {tile, end, 0, true, __syncthreads_or(!ordinary || c.a.softcap > 0) != 0};
 
     s.sources[threadIdx.x] = prompt_source_of<DIM>(c, item);
+    if (threadIdx.x < 64) {
+        prompt_load_scales<DIM>(c, s, tile);
+    }
     for (uint32_t i = 0; i < prompt_stage<DIM>::count - 1; i++) {
         if (tile + i * 64 < end) {
             prompt_load<DIM>(c, s, s.stages[i], tile + i * 64);
@@ -353,6 +356,9 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
         bt_copy_commit();
     }
     high.end = first_row < item.rows ? high.end : 0; // a warp without rows
+    bt_copy_wait<prompt_stage<DIM>::count - 2>();
+    asm volatile("" ::: "memory");
+    at.fine = prompt_turn_scales<DIM>(s, s.stages[0], tile);
     while (at.tile < end) {
         uint32_t split = at.tile / BT_ATTENTION_SPLIT, to = (split + 1) * BT_ATTENTION_SPLIT;
 

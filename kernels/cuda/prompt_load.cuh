@@ -13,7 +13,6 @@ template <int DIM> struct prompt_stage { // a tile of 64 keys
 
     __align__(16) uint8_t k[64 * DIM];     // [key][dims]; of odd keys, 64-byte halves of 128 dims change places
     __align__(16) uint8_t v[16 * v_pitch]; // [key / 4][dim][4]
-    uint32_t halves[64];                   // as they come: 32 pairs of K's scales, 32 of V's
     prompt_scales scales;
 };
 
@@ -42,7 +41,8 @@ template <int DIM> struct prompt_shared {
     uint4 q[PROMPT_THREADS / 32][DIM / 32][32]; // A of each warp's rows, a lane's four words together
     prompt_total totals[PROMPT_THREADS][2];
     prompt_source sources[PROMPT_THREADS];
-    uint4 blocks[4]; // of four tiles by turns, their sixteens' cache blocks
+    uint4 blocks[8];        // of tiles by turns, their sixteens' cache blocks
+    uint32_t halves[4][64]; // of tiles by turns, scales as they come: 32 pairs of K's, 32 of V's
     prompt_item item;
 };
 
@@ -102,16 +102,29 @@ prompt_copy(const prompt_source &from, prompt_stage<DIM> &stage, uint32_t sixtee
     }
 }
 
-// One tile on its way, and the numbers of the blocks of the tile after the next, which will be here in time. Blocks and sixteens of keys lie
-// at multiples of 64 bytes.
+// The scales of a tile, as they come, two keys a thread: of K for the first 32, of V for 32 more.
+template <int DIM>
+static __device__ __forceinline__ void
+prompt_load_scales(const attention_call &c, prompt_shared<DIM> &s, uint32_t tile)
+{
+    uint32_t lane = threadIdx.x % 32, block = ((const uint32_t *)&s.blocks[tile / 64 % 8])[lane / 8];
+    size_t offset = threadIdx.x < 32 ? c.l.k_scale_offset + s.item.kv_head * c.l.k_scale_head_bytes
+                                     : c.l.v_scale_offset + s.item.kv_head * c.l.v_scale_head_bytes;
+
+    bt_copy4(&s.halves[tile / 64 % 4][threadIdx.x], c.a.pool + (uint64_t)block * (uint32_t)c.l.block_bytes +
+                                                        c.a.layer * c.l.layer_bytes + offset +
+                                                        ((tile + lane * 2) & (c.l.block_tokens - 1)) * 2);
+}
+
+// One tile on its way, with the scales of the next, so that they are floats before the tile's turn, and the numbers of the blocks of the one
+// after two more. Blocks and sixteens of keys lie at multiples of 64 bytes.
 template <int DIM>
 static __device__ __forceinline__ void
 prompt_load(const attention_call &c, prompt_shared<DIM> &s, prompt_stage<DIM> &stage, uint32_t tile)
 {
-    const prompt_item &item = s.item;
     const prompt_source from = s.sources[threadIdx.x];
-    uint4 four = s.blocks[tile / 64 % 4];
-    uint32_t blocks[4] = {four.x, four.y, four.z, four.w}, mask = c.l.block_tokens - 1, lane = threadIdx.x % 32;
+    uint4 four = s.blocks[tile / 64 % 8];
+    uint32_t blocks[4] = {four.x, four.y, four.z, four.w}, mask = c.l.block_tokens - 1;
     uint32_t block_bytes = (uint32_t)c.l.block_bytes;
 
 #pragma unroll
@@ -122,32 +135,30 @@ prompt_load(const attention_call &c, prompt_shared<DIM> &s, prompt_stage<DIM> &s
         prompt_copy<DIM>(from, stage, i, from.k + (uint64_t)block * block_bytes + ((tile + sixteen * 16) & mask) * DIM);
     }
     if (threadIdx.x < 64) {
-        uint32_t block = ((const uint32_t *)&s.blocks[tile / 64 % 4])[lane / 8];
-        size_t offset = threadIdx.x < 32 ? c.l.k_scale_offset + item.kv_head * c.l.k_scale_head_bytes
-                                         : c.l.v_scale_offset + item.kv_head * c.l.v_scale_head_bytes;
-
-        bt_copy4(&stage.halves[threadIdx.x], c.a.pool + (uint64_t)block * block_bytes + c.a.layer * c.l.layer_bytes +
-                                                 offset + ((tile + lane * 2) & mask) * 2);
+        prompt_load_scales<DIM>(c, s, tile + 64);
     } else if (threadIdx.x < 68) {
-        bt_copy4((uint32_t *)&s.blocks[(tile / 64 + 2) % 4] + lane, prompt_find(c, item, tile + 128, lane));
+        uint32_t sixteen = threadIdx.x % 4;
+
+        bt_copy4((uint32_t *)&s.blocks[(tile / 64 + 3) % 8] + sixteen, prompt_find(c, s.item, tile + 192, sixteen));
     }
 }
 
 // The two scales that the thread brought, as floats; 0 for keys that nobody sees. Says whether all are numbers.
 template <int DIM>
 static __device__ __forceinline__ bool
-prompt_turn_scales(const prompt_item &item, prompt_stage<DIM> &stage, uint32_t tile)
+prompt_turn_scales(prompt_shared<DIM> &s, prompt_stage<DIM> &stage, uint32_t tile)
 {
-    uint32_t pair = threadIdx.x % 32, key = tile + pair * 2;
+    uint32_t pair = threadIdx.x % 32, key = tile + pair * 2, halves;
     float low, high;
 
     if (threadIdx.x >= 64) {
         return true;
     }
-    low = __half2float(__ushort_as_half((uint16_t)stage.halves[threadIdx.x]));
-    high = __half2float(__ushort_as_half((uint16_t)(stage.halves[threadIdx.x] >> 16)));
-    low = key >= item.first && key < item.end ? low : 0.0f;
-    high = key + 1 >= item.first && key + 1 < item.end ? high : 0.0f;
+    halves = s.halves[tile / 64 % 4][threadIdx.x];
+    low = __half2float(__ushort_as_half((uint16_t)halves));
+    high = __half2float(__ushort_as_half((uint16_t)(halves >> 16)));
+    low = key >= s.item.first && key < s.item.end ? low : 0.0f;
+    high = key + 1 >= s.item.first && key + 1 < s.item.end ? high : 0.0f;
     if (threadIdx.x < 32) {
         *(float2 *)&stage.scales.k[pair * 2] = make_float2(low, high);
         *(float2 *)&stage.scales.k_magic[pair * 2] = make_float2(-BT_ROUND_MAGIC * low, -BT_ROUND_MAGIC * high);

@@ -491,7 +491,7 @@ launch_group(bt_cuda *cuda, const attention_call &c, bool few)
 bool
 bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c)
 {
-    return cuda->early_launch && c->l.format == BT_KV_INT8 && c->scale_groups == 1 && c->group <= 16 &&
+    return cuda->decode && c->l.format == BT_KV_INT8 && c->scale_groups == 1 && c->group <= 16 &&
            (c->a.head_dim == 64 || c->a.head_dim == 128 || c->a.head_dim == 256);
 }
 

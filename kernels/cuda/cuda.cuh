@@ -89,6 +89,7 @@ typedef struct {
     bool prompt;       // bt_cuda_has_prompt
     bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
     bool warpgroups;   // and code for sm_90a
+    bool few, decode;  // linear_few.cuh, attention_decode.cuh
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

@@ -707,6 +707,22 @@ open_streams(bt_cuda *cuda)
     return error == cudaSuccess ? cudaEventCreateWithFlags(&cuda->copied, cudaEventDisableTiming) : error;
 }
 
+// BATON_CUDA_WITHOUT=few,wide,gemm,decode: kernels to do without, for finding out which one is at fault. All ways give the same bits.
+static bool
+left_out(const char *kernel)
+{
+    const char *at = getenv("BATON_CUDA_WITHOUT");
+    size_t length = strlen(kernel);
+
+    for (; at != NULL; at = strchr(at, ','), at = at != NULL ? at + 1 : NULL) {
+        if (strncmp(at, kernel, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            bt_log_warn("CUDA-WITHOUT", "the %s kernels are left out, as BATON_CUDA_WITHOUT says", kernel);
+            return true;
+        }
+    }
+    return false;
+}
+
 static bt_err
 choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
 {
@@ -738,8 +754,10 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->sms = p.multiProcessorCount;
     cuda->patience = PATIENCE;
     cuda->early_launch = p.major >= 9;
-    cuda->warpgroups = p.major == 9;
-    cuda->prompt = bt_cuda_has_prompt();
+    cuda->few = cuda->early_launch && !left_out("few");
+    cuda->decode = cuda->early_launch && !left_out("decode");
+    cuda->warpgroups = p.major == 9 && !left_out("wide");
+    cuda->prompt = bt_cuda_has_prompt() && !left_out("gemm");
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     if ((error = open_streams(cuda)) != cudaSuccess) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));

@@ -124,7 +124,7 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     few_call f;
 
     *taken = false;
-    if (!cuda->early_launch || a->tokens > FEW_TOKENS || !are_alike(c)) {
+    if (!cuda->few || a->tokens > FEW_TOKENS || !are_alike(c)) {
         return BT_OK;
     }
     f = few_of(c, a, block);

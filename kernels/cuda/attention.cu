@@ -151,7 +151,7 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     attention_call c = call_of(cuda, args);
-    bool mma = bt_cuda_prompt_takes(c);
+    bool mma = bt_cuda_prompt_takes(c) && (cuda->prompts || cuda->step.tile_count == 0);
     bt_err err = BT_OK;
 
     bt_cuda_forget(cuda, NULL);
@@ -163,7 +163,7 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     if (args->norm_whole && args->q_norm != NULL) {
         whole_kernel<<<cuda->tokens, 32, 0, cuda->stream>>>(c);
     }
-    if (cuda->step.tile_count != 0 && bt_cuda_prepares_prompt(c)) {
+    if (cuda->step.tile_count != 0 && cuda->prompts && bt_cuda_prepares_prompt(c)) {
         err = bt_cuda_prepare_prompt(cuda, c, !bt_cuda_decodes(cuda, &c));
     } else if (cuda->step.tile_count != 0 || !bt_cuda_decodes(cuda, &c)) {
         prepare_kernel<<<dim3(cuda->tokens, args->heads + 2 * args->kv_heads), 32, 0, cuda->stream>>>(c);

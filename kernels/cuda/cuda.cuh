@@ -86,10 +86,10 @@ typedef struct {
 typedef struct {
     bt_device_head head;
     int index, sms;
-    bool prompt;       // bt_cuda_has_prompt
-    bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
-    bool warpgroups;   // and code for sm_90a
-    bool few, decode;  // linear_few.cuh, attention_decode.cuh
+    bool prompt;               // bt_cuda_has_prompt
+    bool early_launch;         // this GPU knows programmatic dependence (launch.cuh)
+    bool warpgroups;           // and code for sm_90a
+    bool few, decode, prompts; // linear_few.cuh, attention_decode.cuh, attention_prompt.cuh
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

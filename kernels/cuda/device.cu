@@ -707,7 +707,7 @@ open_streams(bt_cuda *cuda)
     return error == cudaSuccess ? cudaEventCreateWithFlags(&cuda->copied, cudaEventDisableTiming) : error;
 }
 
-// BATON_CUDA_WITHOUT=few,wide,gemm,decode: kernels to do without, for finding out which one is at fault. All ways give the same bits.
+// BATON_CUDA_WITHOUT=few,wide,gemm,decode,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
 static bool
 left_out(const char *kernel)
 {
@@ -756,6 +756,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->early_launch = p.major >= 9;
     cuda->few = cuda->early_launch && !left_out("few");
     cuda->decode = cuda->early_launch && !left_out("decode");
+    cuda->prompts = !left_out("prompt");
     cuda->warpgroups = p.major == 9 && !left_out("wide");
     cuda->prompt = bt_cuda_has_prompt() && !left_out("gemm");
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);

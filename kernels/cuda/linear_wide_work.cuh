@@ -189,8 +189,6 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out
           uint32_t units, uint32_t warp, uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    const bool AHEAD =
-        BITS == 4 && N <= 64; // codes become bytes while those before are multiplied, where registers suffice
     bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
@@ -211,7 +209,6 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out
         uint32_t k = first + u * WIDE_UNIT, full = barriers + slot * 16;
         uint64_t tokens = tokens_of_first + slot * (W::stage_bytes / 16),
                  codes = codes_of_first + slot * (W::stage_bytes / 16);
-        uint32_t next[4][4];
 
         slot = slot + 1 == w.stages ? 0 : slot + 1;
         parity ^= slot == 0;
@@ -223,10 +220,6 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out
             wide_issue<BITS, BLOCK, ASYM, N>(tokens, codes, b, a, dot);
             if (BLOCK == 128 && (half == 0 || u + 1 < units)) {
                 bt_bar_arrive(WIDE_TURN + 1 - half, WIDE_WORKERS);
-            }
-            if (AHEAD && b + 1 == W::blocks && u + 1 < units) { // in the meantime
-                bt_barrier_wait(barriers + slot * 16, parity);
-                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, next);
             }
             bt_wgmma_wait<0>();
             bt_wgmma_there<N / 2>(dot);
@@ -240,15 +233,11 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out
             }
             segment++;
         }
-        if (!AHEAD && u + 1 < units) {
+        if (u + 1 < units) {
             bt_barrier_wait(barriers + slot * 16, parity);
-            if (BITS == 4) {
-                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, next);
+            if (BITS == 4) { // not before the products that read these registers are there
+                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, a);
             }
-        }
-#pragma unroll
-        for (int i = 0; i < 16 && BITS == 4; i++) {
-            a[i / 4][i % 4] = next[i / 4][i % 4];
         }
     }
     wide_put_run<N>(segment, partials, out, warp, lane, pair.acc);

@@ -133,22 +133,6 @@ bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *
 
 // ---- which calls ----
 
-// How many tokens a launch may have so that the sums of all runs of K have room; 0: not even those of one block of threads.
-static uint32_t
-tokens_most(const bt_cuda *cuda, const linear_call *c)
-{
-    uint32_t segments = (c->padded + SEGMENT - 1) / SEGMENT, ranks = (segments + WIDE_RUN - 1) / WIDE_RUN;
-    uint32_t blocks = bt_cuda_wide_blocks(c), n = c->part[0].asymmetric ? 64 : 128;
-    size_t bytes = (size_t)WIDE_ROWS * (n + 4) * 4 * (c->part[0].asymmetric ? 2 : 1), tiles;
-
-    if (ranks == 1) {
-        return c->tokens;
-    }
-    tiles = cuda->partial_floats * 4 / (bytes * blocks * ranks);
-    tiles = tiles < WIDE_MEETINGS / blocks ? tiles : WIDE_MEETINGS / blocks;
-    return tiles * n < c->tokens ? (uint32_t)tiles * n : c->tokens;
-}
-
 bool
 bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *order)
 {
@@ -156,8 +140,7 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
     uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
 
     if (!cuda->warpgroups || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || find_encode() == NULL ||
-        (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT ||
-        tokens_most(cuda, c) == 0) {
+        (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT) {
         return false;
     }
     for (uint32_t i = 1; i < c->part_count; i++) {
@@ -175,21 +158,14 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
 bt_err
 bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c)
 {
-    uint32_t most = tokens_most(cuda, c);
     wide_call w;
     cudaError_t error;
 
     memset(&w, 0, sizeof w);
     w.c = *c;
     error = turn(cuda, &w);
-    for (uint32_t first = 0; error == cudaSuccess && first < c->tokens; first += most) {
-        wide_call some = w;
-
-        some.c.tokens = c->tokens - first < most ? c->tokens - first : most;
-        some.c.a8 += first * c->a8_stride, some.c.sa += first, some.c.sums += first;
-        some.c.y += first * c->y_stride;
-        some.turned = w.turned != NULL ? w.turned + first : NULL;
-        error = c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &some) : bt_cuda_wide_bytes(cuda, &some);
+    if (error == cudaSuccess) {
+        error = c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w) : bt_cuda_wide_bytes(cuda, &w);
     }
     return bt_cuda_check(cuda, error, "linear, warpgroups");
 }

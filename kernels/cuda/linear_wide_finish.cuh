@@ -1,4 +1,4 @@
-// linear_wide.cuh: what becomes of the sums of blocks of threads that share K.
+// linear_wide.cuh: what becomes of the sums of a cluster's blocks of threads.
 #pragma once
 
 #include "kernels/cuda/linear_wide_shape.cuh"
@@ -11,53 +11,48 @@ wide_plus(float4 a, float4 b)
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Sums of run i for four neighbouring tokens. With one run they are in shared memory; more lie `stride` floats apart in global memory,
-// and other multiprocessors wrote them: not from the first-level cache.
+// Runs i and i + 1 (if there is one) of four neighbouring tokens.
 static __device__ __forceinline__ float4
-wide_run(const float *own, size_t stride, uint32_t i)
+wide_two(uint32_t at, uint32_t i, uint32_t ranks)
 {
-    return __ldcg((const float4 *)(own + i * stride));
+    float4 v = bt_cluster_load4(bt_cluster_at(at, i));
+
+    return i + 1 < ranks ? wide_plus(v, bt_cluster_load4(bt_cluster_at(at, i + 1))) : v;
 }
 
-// Runs i and i + 1, if there is one.
+// The balanced tree over the runs of the cluster's blocks.
 static __device__ __forceinline__ float4
-wide_two(const float *own, size_t stride, uint32_t i, uint32_t ranks)
+wide_tree(const float *own, uint32_t ranks)
 {
-    float4 v = wide_run(own, stride, i);
-
-    return i + 1 < ranks ? wide_plus(v, wide_run(own, stride, i + 1)) : v;
-}
-
-// The balanced tree over the runs of K.
-static __device__ __forceinline__ float4
-wide_tree(const float *own, size_t stride, uint32_t ranks)
-{
+    uint32_t at = bt_shared_at(own);
     float4 v;
 
     if (ranks == 1) {
         return *(const float4 *)own;
     }
-    v = wide_two(own, stride, 0, ranks);
+    v = wide_two(at, 0, ranks);
+
     if (ranks > 2) {
-        v = wide_plus(v, wide_two(own, stride, 2, ranks));
+        v = wide_plus(v, wide_two(at, 2, ranks));
     }
     if (ranks > 4) {
-        float4 more = wide_two(own, stride, 4, ranks);
+        float4 more = wide_two(at, 4, ranks);
 
-        v = wide_plus(v, ranks > 6 ? wide_plus(more, wide_two(own, stride, 6, ranks)) : more);
+        v = wide_plus(v, ranks > 6 ? wide_plus(more, wide_two(at, 6, ranks)) : more);
     }
     return v;
 }
 
 // The same for one dot: sums of integers, and its scale.
 static __device__ __forceinline__ float4
-wide_total(const float *own, size_t stride, uint32_t ranks, float sw, float4 sa)
+wide_total(const float *own, uint32_t ranks, float sw, float4 sa)
 {
+    uint32_t at = bt_shared_at(own);
     int4 dot = make_int4(0, 0, 0, 0);
 
 #pragma unroll 1
     for (uint32_t i = 0; i < ranks; i++) {
-        float4 v = ranks == 1 ? *(const float4 *)own : wide_run(own, stride, i);
+        float4 v = bt_cluster_load4(bt_cluster_at(at, i));
 
         dot.x += __float_as_int(v.x), dot.y += __float_as_int(v.y);
         dot.z += __float_as_int(v.z), dot.w += __float_as_int(v.w);
@@ -69,7 +64,7 @@ wide_total(const float *own, size_t stride, uint32_t ranks, float sw, float4 sa)
 // One output row of a block of threads, as its finishing threads know it.
 typedef struct {
     uint32_t part, row; // in its matrix
-    const float *own;   // its partial sums of the first run
+    const float *own;   // its partial sums here
     const float *sums;  // of its outliers
     float sw, bias;
     bool there, biased;
@@ -111,13 +106,12 @@ wide_values(const wide_call &w, const wide_row &row, uint32_t token)
     float4 r;
 
     if constexpr (BLOCK == 0) {
-        r = wide_total(row.own + token, W::partials_bytes / 4, c.groups, row.sw,
-                       *(const float4 *)(c.sa + blockIdx.y * N + token));
+        r = wide_total(row.own + token, c.groups, row.sw, *(const float4 *)(c.sa + blockIdx.y * N + token));
     } else {
-        r = wide_tree(row.own + token, W::partials_bytes / 4, c.groups);
+        r = wide_tree(row.own + token, c.groups);
     }
     if constexpr (ASYM) {
-        r = wide_plus(r, wide_tree(row.own + W::partial_bytes / 4 + token, W::partials_bytes / 4, c.groups));
+        r = wide_plus(r, wide_tree(row.own + W::partial_bytes / 4 + token, c.groups));
     }
     if (w.turned != NULL) {
         r = wide_plus(r, *(const float4 *)(row.sums + token));

@@ -11,6 +11,18 @@
 
 // ---- the cut ----
 
+// Blocks of threads that the rows take.
+static uint32_t
+wide_blocks(const linear_call *c)
+{
+    uint32_t fours = 0;
+
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        fours += (c->part[i].tiles + 3) / 4;
+    }
+    return (fours + 1) / 2;
+}
+
 // Bytes of shared memory for the sums of outliers of a block's share of rows.
 static uint32_t
 outlier_bytes(const linear_call *c, uint32_t ranks, uint32_t n)
@@ -24,13 +36,13 @@ typedef struct {
     uint32_t n, stage_bytes, partials_bytes;
 } wide_sizes;
 
-// Segments of a block of threads, and blocks that share K: the fewest rounds of the whole GPU, weighed with what a block costs besides.
+// Segments of a block of threads and blocks of a cluster: the fewest rounds of the whole GPU, weighed with what a block costs besides.
 static bool
 cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
 {
     linear_call *c = &w->c;
     uint32_t segments = (c->padded + SEGMENT - 1) / SEGMENT, best = 0;
-    uint32_t blocks = bt_cuda_wide_blocks(c) * ((c->tokens + sizes->n - 1) / sizes->n), slots = (uint32_t)cuda->sms;
+    uint32_t blocks = wide_blocks(c) * ((c->tokens + sizes->n - 1) / sizes->n), slots = (uint32_t)cuda->sms;
 
     for (uint32_t run = WIDE_RUN; run >= 1; run /= 2) {
         uint32_t ranks = (segments + run - 1) / run, sums = w->turned != NULL ? outlier_bytes(c, ranks, sizes->n) : 0;
@@ -39,10 +51,6 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
         uint32_t cost = (blocks * ranks + slots - 1) / slots * ((run < segments ? run : segments) * 8 + 10);
 
         cost = cost * 8 / (stages < STAGES_GOOD ? 4 + stages : 8); // fewer do not keep the loads ahead
-        if (ranks > 1 &&
-            (blocks > WIDE_MEETINGS || (size_t)blocks * ranks * sizes->partials_bytes > cuda->partial_floats * 4)) {
-            continue;
-        }
         if (ranks <= WIDE_RANKS && (best == 0 || cost < best) && stages >= 2) {
             best = cost;
             c->run = run, c->groups = ranks;
@@ -60,7 +68,7 @@ go(bt_cuda *cuda, wide_call *w)
     typedef wide<BITS, BLOCK, ASYM, N> W;
     const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes};
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute early = {};
+    cudaLaunchAttribute attributes[2] = {};
     cudaError_t error;
     wide_maps maps;
     uint32_t shared;
@@ -73,12 +81,14 @@ go(bt_cuda *cuda, wide_call *w)
                                       (int)shared)) != cudaSuccess) {
         return error;
     }
-    w->partials = cuda->partials;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3(w->c.groups, (w->c.tokens + N - 1) / N, bt_cuda_wide_blocks(&w->c));
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = w->c.groups, attributes[1].val.clusterDim.y = 1,
+    attributes[1].val.clusterDim.z = 1;
+    config.gridDim = dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c));
     config.blockDim = dim3(WIDE_THREADS), config.dynamicSmemBytes = shared, config.stream = cuda->stream;
-    config.attrs = &early, config.numAttrs = 1;
+    config.attrs = attributes, config.numAttrs = w->c.groups > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, wide_kernel<BITS, BLOCK, ASYM, N>, *w, maps);
 }
 

@@ -12,22 +12,19 @@
 #define WIDE_ROWS (WIDE_TILES * 16)
 #define WIDE_WORKERS 256u // threads that multiply
 #define WIDE_THREADS (WIDE_WORKERS + 128)
-#define WIDE_RUN 4u         // segments at most
-#define WIDE_RANKS 8u       // blocks of threads that share K at most
-#define WIDE_MEETINGS 4096u // of such blocks
+#define WIDE_RUN 4u   // segments at most
+#define WIDE_RANKS 8u // blocks of a cluster at most
 #define WIDE_STAGES 12u
-#define WIDE_WORKERS_MEET 1u // barrier of those that multiply
-#define WIDE_TURN 2u         // barrier at which the first warpgroup waits for its turn; the second's follows
+#define WIDE_TURN 2u // barrier at which the first warpgroup waits for its turn; the second's follows
 // Registers of a thread: the kernel begins with 168 each, and those that multiply get what the others give.
 #define WIDE_WORKER_REGISTERS 216
 #define WIDE_OTHER_REGISTERS 72
 
 typedef struct {
-    linear_call c;       // groups: blocks of threads that share K; run: segments of each
+    linear_call c;       // groups: blocks of a cluster; run: segments of each
     const float *turned; // [columns][turned_stride] scale * code of each activation; NULL: no outliers
     size_t turned_stride;
     uint32_t stages, outlier_bytes; // of shared memory for their sums
-    float *partials; // [rows][tokens][runs] blocks of threads: sums of their runs, where there is more than one
 } wide_call;
 
 // What a block of threads loads, as boxes.
@@ -38,18 +35,6 @@ typedef struct {
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
 bool bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps);
-// Blocks of threads that the rows take.
-static inline uint32_t
-bt_cuda_wide_blocks(const linear_call *c)
-{
-    uint32_t fours = 0;
-
-    for (uint32_t i = 0; i < c->part_count; i++) {
-        fours += (c->part[i].tiles + 3) / 4;
-    }
-    return (fours + 1) / 2;
-}
-
 // Launches, of codes of 4 bits and of 8.
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
@@ -103,7 +88,7 @@ wide_tile(const linear_call &c, uint32_t here, uint32_t *part, uint32_t *tile)
     return *tile < c.part[*part].tiles;
 }
 
-// The tiles that block `rank` of those that share K finishes: *first … of those (paired: of the first four, each with one of the last four).
+// The tiles that block `rank` of a cluster finishes: *first … of those (paired: of the first four, each with one of the last four).
 static __device__ __forceinline__ uint32_t
 wide_share(const linear_call &c, uint32_t rank, uint32_t *first)
 {

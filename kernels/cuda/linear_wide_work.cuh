@@ -168,25 +168,26 @@ wide_release(uint32_t full, uint32_t lane)
     }
 }
 
-// What a run of segments has come to, after pairs have joined, to `out` (which may be `partials`, where a pair waits).
+// What a run of segments has come to, after pairs have joined: to its place.
 template <int N>
 static __device__ __forceinline__ void
-wide_put_run(uint32_t segments, float *partials, float *out, uint32_t warp, uint32_t lane, float *pair)
+wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, float *pair)
 {
+    if (segments == 2) {
+        return; // it is there
+    }
     if (segments > 2) {
         wide_add_put<N>(partials, warp, lane, pair);
     }
-    if (segments != 2 || out != partials) {
-        wide_put<N>(out, warp, lane, pair);
-    }
+    wide_put<N>(partials, warp, lane, pair);
 }
 
-// The multiplying warps: leave the block's sums in `out`. With blocks of 128 the two warpgroups take turns, so that one scales
+// The multiplying warps: leave the block's sums among the partials. With blocks of 128 the two warpgroups take turns, so that one scales
 // while the other multiplies: left to themselves both wait for the tensor cores and then both for arithmetic.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
-wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out, uint32_t barriers, uint32_t first,
-          uint32_t units, uint32_t warp, uint32_t lane)
+wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t first, uint32_t units,
+          uint32_t warp, uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
     bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
@@ -240,9 +241,9 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, float *out
             }
         }
     }
-    wide_put_run<N>(segment, partials, out, warp, lane, pair.acc);
+    wide_put_run<N>(segment, partials, warp, lane, pair.acc);
     if constexpr (ASYM) {
-        wide_put_run<N>(segment, minima, out + W::partial_bytes / 4, warp, lane, pair.min);
+        wide_put_run<N>(segment, minima, warp, lane, pair.min);
     }
 }
 

@@ -1,36 +1,14 @@
 #include "kernels/cuda/linear_prompt.cuh"
+
+#include "kernels/cuda/boxes.cuh"
 #include "kernels/cuda/linear_products.cuh"
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-static encode_fn
-find_encode(void)
-{
-    static encode_fn encode;
-    cudaDriverEntryPointQueryResult found;
-    void *at = NULL;
-
-    if (encode == NULL &&
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault, &found) ==
-            cudaSuccess &&
-        found == cudaDriverEntryPointSuccess) {
-        encode = (encode_fn)at;
-    }
-    return encode;
-}
-
-// Rows of INT8, `stride` bytes from one to the next, in boxes of 128 columns.
+// Rows of INT8 in boxes of 128 columns.
 static bool
 map_of(CUtensorMap *map, const void *at, uint64_t width, uint64_t rows, uint64_t stride, uint32_t box_rows)
 {
-    cuuint64_t sizes[2] = {width, rows}, strides[1] = {stride};
-    cuuint32_t box[2] = {PROMPT_K, box_rows}, steps[2] = {1, 1};
-
-    return find_encode()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)at, sizes, strides, box, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return bt_cuda_plane(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, at, width, rows, stride, PROMPT_K, box_rows,
+                         CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 static bool
@@ -74,7 +52,7 @@ bt_cuda_has_prompt(void)
         cudaGetLastError();
         return false;
     }
-    return code.binaryVersion == 90 && code.ptxVersion >= 90 && find_encode() != NULL;
+    return code.binaryVersion == 90 && code.ptxVersion >= 90 && bt_cuda_has_boxes();
 }
 
 bool

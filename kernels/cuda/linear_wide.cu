@@ -1,6 +1,7 @@
 // Launching linear_wide.cuh: which calls it takes, how they are cut, and the turned activations that outliers read.
 #include "kernels/cuda/linear_wide_shape.cuh"
 
+#include "kernels/cuda/boxes.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
 
 // ---- activations, turned ----
@@ -53,57 +54,25 @@ turn(bt_cuda *cuda, wide_call *w)
                       *c, cuda->normed, w->turned_stride);
 }
 
-// ---- the map of activations ----
-
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-static encode_fn
-find_encode(void)
-{
-    static encode_fn encode;
-    cudaDriverEntryPointQueryResult found;
-    void *at = NULL;
-
-    if (encode == NULL &&
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault, &found) ==
-            cudaSuccess &&
-        found == cudaDriverEntryPointSuccess) {
-        encode = (encode_fn)at;
-    }
-    return encode;
-}
-
-// A plane of rows, `stride` bytes from one to the next, as boxes.
-static bool
-plane(CUtensorMap *map, CUtensorMapDataType type, const void *at, uint64_t width, uint64_t rows, uint64_t stride,
-      uint32_t box_width, uint32_t box_rows, CUtensorMapSwizzle swizzle)
-{
-    cuuint64_t sizes[2] = {width, rows}, strides[1] = {stride};
-    cuuint32_t box[2] = {box_width, box_rows}, steps[2] = {1, 1};
-
-    return find_encode()(map, type, 2, (void *)at, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
+// ---- what is loaded, as boxes ----
 
 static bool
 weight_maps(const bt_cuda_matrix *m, uint32_t blocks, uint32_t part, wide_maps *maps)
 {
     const CUtensorMapSwizzle none = CU_TENSOR_MAP_SWIZZLE_NONE;
     uint32_t scales = m->block == BT_BLOCK_ROW ? 16 : blocks * 16;
-    bool good = m->nibbles ? plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT32, m->codes, m->padded * 2,
-                                   m->tiles, (uint64_t)m->padded * 8, 256, 4, none)
-                           : plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT8, m->codes, m->padded,
-                                   m->tiles * 16, m->padded, 128, 64, CU_TENSOR_MAP_SWIZZLE_128B);
+    bool good = m->nibbles ? bt_cuda_plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT32, m->codes, m->padded * 2,
+                                           m->tiles, (uint64_t)m->padded * 8, 256, 4, none)
+                           : bt_cuda_plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT8, m->codes, m->padded,
+                                           m->tiles * 16, m->padded, 128, 64, CU_TENSOR_MAP_SWIZZLE_128B);
 
     if (blocks != 0) {
-        good = good && plane(&maps->scales[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->scales, m->blocks * 16, m->tiles,
-                             (uint64_t)m->blocks * 32, scales, 4, none);
+        good = good && bt_cuda_plane(&maps->scales[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->scales, m->blocks * 16,
+                                     m->tiles, (uint64_t)m->blocks * 32, scales, 4, none);
     }
     if (m->asymmetric) {
-        good = good && plane(&maps->minima[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->minima, m->blocks * 16, m->tiles,
-                             (uint64_t)m->blocks * 32, scales, 4, none);
+        good = good && bt_cuda_plane(&maps->minima[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->minima, m->blocks * 16,
+                                     m->tiles, (uint64_t)m->blocks * 32, scales, 4, none);
     }
     return good;
 }
@@ -112,18 +81,18 @@ bool
 bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps)
 {
     const CUtensorMapSwizzle none = CU_TENSOR_MAP_SWIZZLE_NONE;
-    bool good = plane(&maps->a8, CU_TENSOR_MAP_DATA_TYPE_UINT8, c->a8, c->a8_stride, c->tokens, c->a8_stride, 128, n,
-                      CU_TENSOR_MAP_SWIZZLE_128B);
+    bool good = bt_cuda_plane(&maps->a8, CU_TENSOR_MAP_DATA_TYPE_UINT8, c->a8, c->a8_stride, c->tokens, c->a8_stride,
+                              128, n, CU_TENSOR_MAP_SWIZZLE_128B);
 
     if (blocks != 0) {
         uint64_t rows = c->act_shift < 31 ? c->a8_stride >> c->act_shift : 1;
 
-        good = good && plane(&maps->sa, CU_TENSOR_MAP_DATA_TYPE_UINT32, c->sa, c->tokens, rows, c->sa_stride * 4, n,
-                             c->act_rows, none);
+        good = good && bt_cuda_plane(&maps->sa, CU_TENSOR_MAP_DATA_TYPE_UINT32, c->sa, c->tokens, rows,
+                                     c->sa_stride * 4, n, c->act_rows, none);
     }
     if (c->part[0].asymmetric) {
-        good = good && plane(&maps->sums, CU_TENSOR_MAP_DATA_TYPE_UINT32, c->sums, c->tokens, c->a8_stride / 32,
-                             c->sa_stride * 4, n, 4, none);
+        good = good && bt_cuda_plane(&maps->sums, CU_TENSOR_MAP_DATA_TYPE_UINT32, c->sums, c->tokens, c->a8_stride / 32,
+                                     c->sa_stride * 4, n, 4, none);
     }
     for (uint32_t i = 0; i < c->part_count; i++) {
         good = good && weight_maps(&c->part[i], blocks, i, maps);
@@ -139,7 +108,7 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
 
-    if (!cuda->warpgroups || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || find_encode() == NULL ||
+    if (!cuda->warpgroups || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || !bt_cuda_has_boxes() ||
         (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT) {
         return false;
     }

@@ -140,6 +140,9 @@ bt_cuda_of(bt_device *device)
 
 // BT_OK, or logs what failed and returns BT_ERR_DEVICE.
 bt_err bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what);
+// Waits for all that was asked of the stream; a GPU that does not come to its end is broken.
+bt_err bt_cuda_settle(bt_cuda *cuda, const char *what);
+
 static inline bt_err
 bt_cuda_launched(bt_cuda *cuda, const char *what)
 {
@@ -153,6 +156,19 @@ bt_cuda_forget(bt_cuda *cuda, const float *x)
     assert(x == NULL || x != cuda->ready.x || !cuda->ready.alone); // bt_linear_next.only was not true
     cuda->ready.x = NULL;
 }
+
+// Rows of logits that a step may want.
+static inline size_t
+bt_cuda_rows_max(const bt_cuda *cuda)
+{
+    return cuda->limits.logit_rows != 0 ? cuda->limits.logit_rows : cuda->limits.tokens;
+}
+
+// step.cu
+bt_err bt_cuda_begin(bt_device *device, const bt_step_args *args, bool *known);
+bt_err bt_cuda_end(bt_device *device);
+const int32_t *bt_cuda_drawn(const bt_device *device);
+void bt_cuda_drop_graphs(bt_cuda *cuda); // before what they name is freed
 
 bt_err bt_cuda_embed(bt_device *device, const bt_embed_args *args);
 bt_err bt_cuda_rope(bt_device *device, const bt_rope_args *args);

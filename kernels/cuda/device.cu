@@ -1,9 +1,8 @@
-// A CUDA device: its life, its memory, and steps, recorded as graphs once their shape has been seen.
+// A CUDA device: its life and its memory.
 #include "kernels/cuda/cuda.cuh"
 
 #include "kernels/cpu/ref/attention.h"
 
-#include <algorithm>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +24,8 @@ bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
     return BT_ERR_DEVICE;
 }
 
-// Waits for all that was asked of the stream; a GPU that does not come to its end is broken.
-static bt_err
-settle(bt_cuda *cuda, const char *what)
+bt_err
+bt_cuda_settle(bt_cuda *cuda, const char *what)
 {
     bt_time end = bt_time_now() + cuda->patience;
     cudaError_t error;
@@ -49,18 +47,9 @@ settle(bt_cuda *cuda, const char *what)
 }
 
 static void
-drop_graphs(bt_cuda *cuda)
-{
-    for (uint32_t i = 0; i < cuda->graph_count; i++) {
-        cudaGraphExecDestroy(cuda->graphs[i].exec);
-    }
-    cuda->graph_count = 0;
-}
-
-static void
 free_scratch(bt_cuda *cuda)
 {
-    drop_graphs(cuda); // they name it
+    bt_cuda_drop_graphs(cuda); // they name it
     cudaFree(cuda->scratch);
     cudaFreeHost(cuda->step.host);
     cudaFreeHost(cuda->step.host_drawn);
@@ -132,18 +121,12 @@ rounded(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-static size_t
-rows_max(const bt_cuda *cuda)
-{
-    return cuda->limits.logit_rows != 0 ? cuda->limits.logit_rows : cuda->limits.tokens;
-}
-
 static void
 lay_out(bt_cuda *cuda, carve *c)
 {
     const bt_device_limits *l = &cuda->limits;
     size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
-    size_t logit_rows = rows_max(cuda), heads = (size_t)l->tokens * l->heads;
+    size_t logit_rows = bt_cuda_rows_max(cuda), heads = (size_t)l->tokens * l->heads;
     size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
     bt_cuda_step *s = &cuda->step;
     size_t begin = c->used;
@@ -216,7 +199,7 @@ cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
     cuda->scratch_bytes = c.used;
     if (cudaMalloc((void **)&cuda->scratch, c.used) != cudaSuccess ||
         cudaMallocHost((void **)&cuda->step.host, cuda->step.bytes) != cudaSuccess ||
-        cudaMallocHost((void **)&cuda->step.host_drawn, rows_max(cuda) * 4) != cudaSuccess) {
+        cudaMallocHost((void **)&cuda->step.host_drawn, bt_cuda_rows_max(cuda) * 4) != cudaSuccess) {
         cudaGetLastError();
         free_scratch(cuda);
         return bt_fail(why, BT_ERR_NO_MEMORY, "%s: cannot allocate %.1f MiB of scratch: %.1f MiB are free", cuda->name,
@@ -277,12 +260,12 @@ static bt_err
 copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
 {
     bt_cuda *cuda = bt_cuda_of(device);
-    bt_err err = cuda->broken == cudaSuccess ? settle(cuda, "copy") : BT_ERR_DEVICE;
+    bt_err err = cuda->broken == cudaSuccess ? bt_cuda_settle(cuda, "copy") : BT_ERR_DEVICE;
 
     if (err == BT_OK) {
         err = bt_cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, way, cuda->stream), "copy");
     }
-    return err == BT_OK ? settle(cuda, "copy") : err;
+    return err == BT_OK ? bt_cuda_settle(cuda, "copy") : err;
 }
 
 static bt_err
@@ -331,248 +314,6 @@ cuda_available(const bt_device *device)
     return cudaMemGetInfo(&free_bytes, &total) == cudaSuccess ? free_bytes : 0;
 }
 
-// ---- steps ----
-
-// Where the host's image of a device array lies.
-static uint8_t *
-host_of(const bt_cuda *cuda, const void *on_device)
-{
-    return cuda->step.host + ((const uint8_t *)on_device - cuda->scratch);
-}
-
-static void
-fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
-{
-    bt_cuda_step *s = &cuda->step;
-    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, s->singles), *tiles = (bt_cuda_tile *)host_of(cuda, s->tiles);
-
-    if (span->count == 1) {
-        singles[s->single_count++] = (bt_cuda_tile){span->row, 1};
-        return;
-    }
-    for (uint32_t t = 0; t < span->count; t += s->tile_tokens) {
-        uint32_t rest = span->count - t;
-
-        tiles[s->tile_count++] = (bt_cuda_tile){span->row + t, rest < s->tile_tokens ? rest : s->tile_tokens};
-    }
-}
-
-// The tiles with the most keys first, so that the last blocks of threads to start are the shortest.
-static void
-sort_tiles(bt_cuda *cuda)
-{
-    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, cuda->step.tiles);
-    const uint32_t *positions = (const uint32_t *)host_of(cuda, cuda->step.positions);
-
-    std::sort(tiles, tiles + cuda->step.tile_count, [positions](const bt_cuda_tile &a, const bt_cuda_tile &b) {
-        return positions[a.row] > positions[b.row];
-    });
-}
-
-// What a device draws with; false when it is more than there is room for.
-static bool
-fill_draws(bt_cuda *cuda, const bt_step_args *a)
-{
-    bt_cuda_ends *ends = (bt_cuda_ends *)host_of(cuda, cuda->step.ends);
-
-    if (a->row_count > rows_max(cuda) || a->end_count > BT_DRAW_ENDS_MAX) {
-        return false;
-    }
-    memcpy(host_of(cuda, cuda->step.draws), a->draws, a->row_count * sizeof *a->draws);
-    ends->count = a->end_count;
-    if (a->end_count != 0) {
-        memcpy(ends->ids, a->ends, a->end_count * sizeof *a->ends);
-    }
-    return true;
-}
-
-static bool
-fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
-{
-    bt_cuda_step *s = &cuda->step;
-    uint32_t *tables = (uint32_t *)host_of(cuda, s->tables), *blocks = (uint32_t *)host_of(cuda, s->blocks), at = 0;
-    uint32_t block_tokens = cuda->limits.block_tokens != 0 ? cuda->limits.block_tokens : 32;
-
-    memcpy(host_of(cuda, s->ids), a->ids, a->tokens * 4);
-    memcpy(host_of(cuda, s->positions), a->positions, a->tokens * 4);
-    memcpy(host_of(cuda, s->rows), a->rows, a->row_count * 4);
-    if (a->draws != NULL && !fill_draws(cuda, a)) {
-        return false;
-    }
-    s->single_count = s->tile_count = 0;
-    for (uint32_t i = 0; i < a->span_count; i++) {
-        const bt_attention_span *span = &a->spans[i];
-        uint32_t count = (span->position + span->count + block_tokens - 1) / block_tokens;
-
-        if (at + count > s->blocks_max) {
-            return false;
-        }
-        for (uint32_t t = 0; t < span->count; t++) {
-            tables[span->row + t] = at;
-        }
-        fill_tiles(cuda, span);
-        memcpy(blocks + at, span->blocks, (size_t)count * 4);
-        at += count;
-    }
-    sort_tiles(cuda);
-    *bytes = s->blocks_offset + (size_t)at * 4;
-    return true;
-}
-
-// A step that writes answers: one token a sequence, each with logits.
-static bool
-writes_answers(const bt_step_args *a)
-{
-    return a->tokens == a->span_count && a->row_count == a->tokens;
-}
-
-static bool
-find_graph(bt_cuda *cuda)
-{
-    for (uint32_t i = 0; i < cuda->graph_count; i++) {
-        if (cuda->graphs[i].tokens == cuda->tokens && cuda->graphs[i].splits == cuda->splits &&
-            cuda->graphs[i].draws == cuda->draws) {
-            cuda->graph_now = i;
-            cuda->graphs[i].used = ++cuda->clock;
-            return true;
-        }
-    }
-    return false;
-}
-
-static uint32_t
-splits_of(const bt_step_args *a)
-{
-    uint32_t longest = 1, splits = 1;
-
-    for (uint32_t i = 0; i < a->span_count; i++) {
-        uint32_t end = a->spans[i].position + a->spans[i].count;
-
-        longest = end > longest ? end : longest;
-    }
-    while (splits * BT_ATTENTION_SPLIT < longest) {
-        splits *= 2;
-    }
-    return splits;
-}
-
-static bt_err
-cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
-{
-    bt_cuda *cuda = bt_cuda_of(device);
-    size_t bytes;
-    bt_err err;
-
-    *known = false;
-    if (cuda->broken != cudaSuccess) {
-        return BT_ERR_DEVICE;
-    }
-    cudaSetDevice(cuda->index);
-    if (args->tokens > cuda->limits.tokens || !fill_step(cuda, args, &bytes)) {
-        return BT_ERR_TOO_LONG;
-    }
-    if ((err = bt_cuda_check(
-             cuda, cudaMemcpyAsync(cuda->step.ids, cuda->step.host, bytes, cudaMemcpyHostToDevice, cuda->stream),
-             "step")) != BT_OK) {
-        return err;
-    }
-    bt_cuda_forget(cuda, NULL);
-    cuda->tokens = args->tokens;
-    cuda->splits = splits_of(args);
-    cuda->draws = args->draws != NULL;
-    cuda->known = *known = !args->plain && writes_answers(args) && find_graph(cuda);
-    cuda->recording = !args->plain && writes_answers(args) && !*known && !cuda->unrecorded;
-    return cuda->recording ? bt_cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
-                                           "begin to record")
-                           : BT_OK;
-}
-
-// A place for one more graph: the least recently used gives way.
-static uint32_t
-graph_place(bt_cuda *cuda)
-{
-    uint32_t oldest = 0;
-
-    if (cuda->graph_count < BT_CUDA_GRAPHS_MAX) {
-        return cuda->graph_count++;
-    }
-    for (uint32_t i = 1; i < cuda->graph_count; i++) {
-        oldest = cuda->graphs[i].used < cuda->graphs[oldest].used ? i : oldest;
-    }
-    cudaGraphExecDestroy(cuda->graphs[oldest].exec);
-    return oldest;
-}
-
-// Others fill the device: the graphs that there are make room, and if that is not enough steps go without.
-static cudaError_t
-instantiate(bt_cuda *cuda, cudaGraph_t graph, cudaGraphExec_t *exec)
-{
-    cudaError_t error = cudaGraphInstantiate(exec, graph, 0);
-
-    if (error == cudaErrorMemoryAllocation && cuda->graph_count != 0) {
-        cudaGetLastError();
-        drop_graphs(cuda);
-        error = cudaGraphInstantiate(exec, graph, 0);
-    }
-    return error;
-}
-
-static bt_err
-keep_recorded(bt_cuda *cuda)
-{
-    cudaGraphExec_t exec;
-    cudaGraph_t graph;
-    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
-
-    if (error == cudaSuccess) {
-        error = instantiate(cuda, graph, &exec);
-        cudaGraphDestroy(graph);
-    }
-    if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        bt_log_warn("CUDA-FULL", "%s: no memory for graphs of steps: they run without, and slower", cuda->name);
-        cuda->unrecorded = true;
-        return BT_ERR_BUSY;
-    }
-    if (error != cudaSuccess) {
-        return bt_cuda_check(cuda, error, "record a step");
-    }
-    cuda->graph_now = graph_place(cuda);
-    cuda->graphs[cuda->graph_now] = (bt_cuda_graph){cuda->tokens, cuda->splits, cuda->draws, exec, ++cuda->clock};
-    return BT_OK;
-}
-
-static bt_err
-cuda_end(bt_device *device)
-{
-    bt_cuda *cuda = bt_cuda_of(device);
-    bt_err err = BT_OK;
-
-    if (cuda->recording) {
-        cuda->recording = false;
-        err = keep_recorded(cuda);
-        cuda->known = err == BT_OK;
-    }
-    if (err == BT_OK && cuda->known) {
-        err = bt_cuda_check(cuda, cudaGraphLaunch(cuda->graphs[cuda->graph_now].exec, cuda->stream), "run a step");
-    }
-    cuda->known = false;
-    if (err == BT_OK && cuda->copies) {
-        cudaError_t error = cudaEventRecord(cuda->copied, cuda->beside);
-
-        cuda->copies = false;
-        err = bt_cuda_check(cuda, error == cudaSuccess ? cudaStreamWaitEvent(cuda->stream, cuda->copied, 0) : error,
-                            "copies beside a step");
-    }
-    return err != BT_OK ? err : settle(cuda, "step");
-}
-
-static const int32_t *
-cuda_drawn(const bt_device *device)
-{
-    return ((const bt_cuda *)(const void *)device)->step.host_drawn;
-}
-
 // ---- open ----
 
 static const bt_ops ops_cuda = {
@@ -583,8 +324,8 @@ static const bt_ops ops_cuda = {
     .weight_pack_f32 = bt_cuda_weight_pack_f32,
     .weight_row = NULL,
     .weight_row_floats = NULL,
-    .begin = cuda_begin,
-    .end = cuda_end,
+    .begin = bt_cuda_begin,
+    .end = bt_cuda_end,
     .gather = bt_cuda_gather,
     .embed = bt_cuda_embed,
     .rope = bt_cuda_rope,
@@ -592,7 +333,7 @@ static const bt_ops ops_cuda = {
     .attention = bt_cuda_attention,
     .add_norm = bt_cuda_add_norm,
     .draw = bt_cuda_draw,
-    .drawn = cuda_drawn,
+    .drawn = bt_cuda_drawn,
 };
 
 static const bt_device_class cuda_class = {

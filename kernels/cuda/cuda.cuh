@@ -86,6 +86,7 @@ typedef struct {
 typedef struct {
     bt_device_head head;
     int index, sms;
+    size_t shared_max;         // bytes of shared memory that a block of threads may ask for
     bool prompt;               // bt_cuda_has_prompt
     bool early_launch;         // this GPU knows programmatic dependence (launch.cuh)
     bool warpgroups;           // and code for sm_90a

@@ -493,6 +493,7 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
                        cuda->index, p.name, p.major, p.minor);
     }
     cuda->sms = p.multiProcessorCount;
+    cuda->shared_max = p.sharedMemPerBlockOptin;
     cuda->patience = PATIENCE;
     cuda->early_launch = p.major >= 9;
     cuda->few = cuda->early_launch && !left_out("few");

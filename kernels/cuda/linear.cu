@@ -117,7 +117,6 @@ call_of(const bt_cuda *cuda, const bt_linear_args *a)
 }
 
 #define WARPS_MAX 16u
-#define SHARED_MAX (227u * 1024)
 
 // How many tiles, groups and segments a group a block of threads has: one wave of them if that can be, and warps enough.
 template <int NT>
@@ -142,7 +141,7 @@ cut(const bt_cuda *cuda, linear_call *c, size_t tile_bytes, size_t partial_float
 
             c->stage_bytes = (uint32_t)(NT * 1024 + c->sa_bytes + c->tiles * tile_bytes);
             stages = (size_t)c->groups * c->stage_bytes * depth<NT>::value;
-            if (stages <= SHARED_MAX && partials <= SHARED_MAX) {
+            if (stages <= cuda->shared_max && partials <= cuda->shared_max) {
                 break;
             }
         }

@@ -1,13 +1,10 @@
 // Attention on the GPU gives the bits of kernels/cpu/ref, however its tokens come: every shape, cache format and chunking.
-#include "tests/gpu/quick.h"
+#include "tests/gpu/gpu.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/support/test.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static attention_case
 case_of(int i)
@@ -19,23 +16,13 @@ case_of(int i)
     return c;
 }
 
-// (One assertion for all: each costs a system call.)
 static void
-check_same(const attention_case *c, const attention_world *a, const attention_world *b, uint32_t chunk)
+agree(const attention_case *c, const attention_world *ref, const attention_world *gpu, uint32_t chunk)
 {
-    size_t each = (size_t)c->heads * c->head_dim, count = attention_positions(c) * each, i = 0;
-    uint32_t x, y;
+    char what[32];
 
-    for (; i < count; i++) {
-        memcpy(&x, &a->out[i], 4);
-        memcpy(&y, &b->out[i], 4);
-        if (x != y && !(isnan(a->out[i]) && isnan(b->out[i]))) {
-            break;
-        }
-    }
-    ck_assert_msg(i == count, "chunk %u: token %zu, head %zu, dim %zu: ref %a and %a", chunk, i / each,
-                  i % each / c->head_dim, i % c->head_dim, (double)a->out[i < count ? i : 0],
-                  (double)b->out[i < count ? i : 0]);
+    snprintf(what, sizeof what, "ref, GPU by %u", chunk);
+    attention_must_agree(c, ref, gpu, what);
 }
 
 START_TEST(every_shape_and_chunking_gives_the_bits_of_ref)
@@ -54,7 +41,7 @@ START_TEST(every_shape_and_chunking_gives_the_bits_of_ref)
             continue;
         }
         ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
-        check_same(&c, &ref, &gpu, chunks[i]);
+        agree(&c, &ref, &gpu, chunks[i]);
         attention_free(&gpu);
     }
     attention_free(&ref);
@@ -165,7 +152,7 @@ START_TEST(prompts_in_any_chunks_give_the_bits_of_ref)
         attention_way other = {.chunk = tried[i], .shuffle = 2 + i};
 
         ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
-        check_same(&c, &ref, &gpu, tried[i]);
+        agree(&c, &ref, &gpu, tried[i]);
         attention_free(&gpu);
     }
     attention_free(&ref);
@@ -192,7 +179,7 @@ START_TEST(poison_shows_where_ref_shows_it)
     c.format = (bt_kv_format)(_i % 3);
     ck_assert(attention_run(&ref, &c, &way));
     ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
-    check_same(&c, &ref, &gpu, 100);
+    agree(&c, &ref, &gpu, 100);
     attention_free(&gpu);
     attention_free(&ref);
 }
@@ -203,20 +190,11 @@ main(void)
 {
     Suite *suite = suite_create("cuda attention");
     TCase *tcase = tcase_create("bits"), *shared = tcase_create("prompts");
-    bt_device_options options = {.kind = BT_DEVICE_CUDA};
-    bt_device *device;
-    bt_why why;
 
-    if (bt_device_open(&device, &options, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
     tcase_add_loop_test(tcase, every_shape_and_chunking_gives_the_bits_of_ref, 0, 3 * CASES);
     tcase_add_loop_test(shared, prompts_in_any_chunks_give_the_bits_of_ref, 0, PROMPTS + 4);
     tcase_add_loop_test(tcase, poison_shows_where_ref_shows_it, 0, 6);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, shared);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

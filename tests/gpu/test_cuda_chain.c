@@ -1,4 +1,5 @@
 // Linear calls that say who reads their output (bt_linear_next) give the bits of calls that do not, on any device and in any order.
+#include "tests/gpu/gpu.h"
 #include "tests/kernels/linear_case.h"
 #include "tests/support/test.h"
 
@@ -32,40 +33,11 @@ typedef struct {
     uint32_t tokens;
     float *arrays[ARRAYS];
     size_t strides[ARRAYS];
-    void *kept[96];
-    size_t kept_count;
+    linear_copies copies;
 } chain;
 
 static const int reads[LINKS] = {STREAM, ATTENDED, STREAM, INNER, STREAM, INNER};
 static const int writes[LINKS] = {QKV, STREAM, INNER, STREAM, INNER, STREAM};
-
-static void *
-keep(chain *c, const void *from, size_t bytes)
-{
-    void *memory;
-
-    if (from == NULL) {
-        return NULL;
-    }
-    memory = c->kept[c->kept_count++] = bt_device_alloc(c->device, bytes);
-    ck_assert_ptr_nonnull(memory);
-    ck_assert_int_eq(bt_device_write(c->device, memory, from, bytes), BT_OK);
-    return memory;
-}
-
-static void
-move_weight(chain *c, bt_weight *to, const bt_weight *from)
-{
-    *to = *from;
-    to->data = keep(c, from->data, from->bytes);
-    if (from->outliers.row_start != NULL) {
-        uint32_t n = from->outliers.row_start[from->rows];
-
-        to->outliers.row_start = keep(c, from->outliers.row_start, (from->rows + 1) * 4);
-        to->outliers.cols = keep(c, from->outliers.cols, n * 4);
-        to->outliers.deltas = keep(c, from->outliers.deltas, n * 2);
-    }
-}
 
 static size_t
 array_floats(const chain *c, int array)
@@ -125,11 +97,11 @@ add_link(chain *c, int link, const chain_shape *s)
     *a = k->args;
     a->tokens = s->tokens;
     for (uint32_t i = 0; i < a->weight_count; i++) {
-        move_weight(c, &c->weights[link][i], k->args.weights[i]);
+        c->weights[link][i] = linear_copy_weight(&c->copies, k->args.weights[i]);
         a->weights[i] = &c->weights[link][i];
-        a->biases[i] = keep(c, k->args.biases[i], a->weights[i]->rows * 4);
+        a->biases[i] = linear_copy(&c->copies, k->args.biases[i], a->weights[i]->rows * 4);
     }
-    a->norm = keep(c, k->norm, shape.cols * 4);
+    a->norm = linear_copy(&c->copies, k->norm, shape.cols * 4);
     a->x = c->arrays[reads[link]], a->x_stride = c->strides[reads[link]];
     a->y = c->arrays[writes[link]], a->y_stride = c->strides[writes[link]];
 }
@@ -137,7 +109,7 @@ add_link(chain *c, int link, const chain_shape *s)
 static void
 chain_init(chain *c, bt_device *device, const chain_shape *s)
 {
-    *c = (chain){.device = device, .tokens = s->tokens};
+    *c = (chain){.device = device, .tokens = s->tokens, .copies = {.device = device}};
     c->strides[STREAM] = c->strides[ATTENDED] = (s->hidden + 15) / 16 * 16;
     c->strides[INNER] = (s->ffn + 15) / 16 * 16;
     c->strides[QKV] = c->strides[STREAM] + 240;
@@ -154,9 +126,7 @@ chain_init(chain *c, bt_device *device, const chain_shape *s)
 static void
 chain_fini(chain *c)
 {
-    for (size_t i = 0; i < c->kept_count; i++) {
-        bt_device_free(c->device, c->kept[i], 0);
-    }
+    linear_copies_free(&c->copies);
     for (int i = 0; i < ARRAYS; i++) {
         bt_device_free(c->device, c->arrays[i], 0);
     }
@@ -330,7 +300,7 @@ START_TEST(another_call_than_the_one_announced_gives_the_bits_of_ref)
     announce(&b, false);
     cuda_use_prompt(gpu, false); // which goes on after O as well
     differ(&a, _i, norm);
-    differ(&b, _i, keep(&b, norm, s->hidden * 4));
+    differ(&b, _i, linear_copy(&b.copies, norm, s->hidden * 4));
     same(&a, &b, STREAM, "stream");
     same(&a, &b, INNER, "inner");
     cuda_use_prompt(gpu, true);
@@ -384,14 +354,5 @@ suite(void)
 int
 main(void)
 {
-    bt_device *device;
-    bt_why why;
-
-    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
-    return bt_test_run(suite());
+    return bt_gpu_run(suite());
 }

@@ -1,30 +1,7 @@
 // Attention of sequences that bring one token each, on the GPU: the bits of the CPU for every group, shape and length.
+#include "tests/gpu/gpu.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/support/test.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-// (One assertion for all: each costs a system call.)
-static void
-check_same(const attention_case *c, const attention_world *a, const attention_world *b, const char *what)
-{
-    size_t each = (size_t)c->heads * c->head_dim, count = attention_positions(c) * each, i = 0;
-    uint32_t x, y;
-
-    for (; i < count; i++) {
-        memcpy(&x, &a->out[i], 4);
-        memcpy(&y, &b->out[i], 4);
-        if (x != y && !(isnan(a->out[i]) && isnan(b->out[i]))) {
-            break;
-        }
-    }
-    ck_assert_msg(i == count, "%s: token %zu of all, head %zu, dim %zu: %a and %a", what, i / each,
-                  i % each / c->head_dim, i % c->head_dim, (double)a->out[i < count ? i : 0],
-                  (double)b->out[i < count ? i : 0]);
-}
 
 // The last `alone` tokens of every sequence one at a time on the GPU, `times` times, and on the CPU all in large chunks.
 static void
@@ -38,7 +15,7 @@ check_case(const attention_case *c, uint32_t alone, uint32_t times)
         attention_way way = {.chunk = 2000, .alone = alone, .shuffle = 2 + i};
 
         ck_assert(attention_run_on(&gpu, c, &way, BT_DEVICE_CUDA));
-        check_same(c, &cpu, &gpu, i == 0 ? "once" : "again");
+        attention_must_agree(c, &cpu, &gpu, i == 0 ? "once" : "again");
         attention_free(&gpu);
     }
     attention_free(&cpu);
@@ -135,21 +112,12 @@ int
 main(void)
 {
     Suite *suite = suite_create("cuda decode attention");
-    bt_device_options options = {.kind = BT_DEVICE_CUDA};
-    bt_device *device;
-    bt_why why;
 
-    if (bt_device_open(&device, &options, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
     add(suite, "dim64", any_group_and_head_dim_gives_the_bits_of_the_cpu, 0, 16);
     add(suite, "dim128", any_group_and_head_dim_gives_the_bits_of_the_cpu, 16, 32);
     add(suite, "dim256", any_group_and_head_dim_gives_the_bits_of_the_cpu, 32, 48);
     add(suite, "ragged", ragged_batches_give_the_bits_of_the_cpu, 0, 2);
     add(suite, "long", long_contexts_give_the_bits_of_the_cpu, 0, 2);
     add(suite, "poison", poison_shows_where_the_cpu_shows_it, 0, 6);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

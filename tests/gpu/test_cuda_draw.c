@@ -4,7 +4,7 @@
 #include "common/base/rng.h"
 #include "common/engine/sample.h"
 #include "kernels/ops.h"
-#include "tests/gpu/quick.h"
+#include "tests/gpu/gpu.h"
 #include "tests/support/test.h"
 
 #include <float.h>
@@ -186,5 +186,5 @@ main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, every_draw_is_the_hosts, 0, (int)(sizeof vocabs / sizeof *vocabs));
     suite_add_tcase(suite, tests);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

@@ -3,7 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/engine/state.h"
-#include "tests/gpu/quick.h"
+#include "tests/gpu/gpu.h"
 #include "tests/support/play.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_gguf.h"
@@ -314,16 +314,8 @@ main(void)
 {
     Suite *suite = suite_create("cuda_engine");
     TCase *tests = tcase_create("engine"), *memory = tcase_create("memory"); // the second wants the GPU for itself
-    bt_device *device;
-    bt_why why;
 
     bt_log_set_level(BT_LOG_ERROR);
-    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
     tcase_add_loop_test(tests, streams_are_the_cpus_however_they_run, 0,
                         2 * (int)(sizeof tiny_models / sizeof *tiny_models));
     tcase_add_loop_test(tests, logits_of_every_architecture_and_format_are_the_cpus, 0, FILES);
@@ -331,5 +323,5 @@ main(void)
     tcase_add_test(memory, what_does_not_fit_is_one_line_with_figures);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, memory);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

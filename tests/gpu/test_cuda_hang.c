@@ -2,7 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/time.h"
 #include "kernels/ops.h"
-#include "tests/support/test.h"
+#include "tests/gpu/gpu.h"
 
 void hang(bt_device *device, bt_time patience, double seconds);
 
@@ -66,5 +66,5 @@ main(void)
     tcase_add_loop_test(all, a_device_that_does_not_answer_in_time_is_broken_and_lets_go, 0, 2);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

@@ -1,5 +1,5 @@
 // Linear layers on the GPU give the bits of kernels/cpu/ref: every format, odd shapes, batches, epilogues.
-#include "tests/gpu/quick.h"
+#include "tests/gpu/gpu.h"
 #include "tests/kernels/linear_case.h"
 #include "tests/support/test.h"
 
@@ -27,54 +27,25 @@ static const bt_format decode_formats[] = {{BT_WEIGHT_INT, 4, false, 128, 128},
 
 static bt_device *ref, *gpu;
 
-static void *
-there(const void *from, size_t bytes)
-{
-    void *memory = bt_device_alloc(gpu, bytes + 16);
-
-    ck_assert_ptr_nonnull(memory);
-    ck_assert_int_eq(bt_device_write(gpu, memory, from, bytes), BT_OK);
-    return memory;
-}
-
-// What was allocated for a case, to be freed.
-static void *kept[64];
-static size_t kept_count;
-
-static void *
-keep(const void *from, size_t bytes)
-{
-    return from == NULL ? NULL : (kept[kept_count++] = there(from, bytes));
-}
-
 static void
-move_case(linear_case *c, const linear_shape *shape, bt_weight weights[3], bt_linear_args *args)
+move_case(linear_copies *copies, linear_case *c, const linear_shape *shape, bt_weight weights[3], bt_linear_args *args)
 {
     *args = c->args;
     for (uint32_t i = 0; i < args->weight_count; i++) {
-        const bt_weight *w = args->weights[i];
-
-        weights[i] = *w;
-        weights[i].data = keep(w->data, w->bytes);
-        if (w->outliers.row_start != NULL) {
-            uint32_t n = w->outliers.row_start[w->rows];
-
-            weights[i].outliers.row_start = keep(w->outliers.row_start, (w->rows + 1) * 4);
-            weights[i].outliers.cols = keep(w->outliers.cols, n * 4);
-            weights[i].outliers.deltas = keep(w->outliers.deltas, n * 2);
-        }
+        weights[i] = linear_copy_weight(copies, args->weights[i]);
         args->weights[i] = &weights[i];
-        args->biases[i] = keep(args->biases[i], w->rows * 4);
+        args->biases[i] = linear_copy(copies, args->biases[i], weights[i].rows * 4);
     }
-    args->x = keep(c->x, (args->x_stride * (shape->tokens - 1) + shape->cols) * 4);
-    args->norm = keep(c->norm, shape->cols * 4);
-    args->y = keep(c->y_before, c->y_count * 4);
+    args->x = linear_copy(copies, c->x, (args->x_stride * (shape->tokens - 1) + shape->cols) * 4);
+    args->norm = linear_copy(copies, c->norm, shape->cols * 4);
+    args->y = linear_copy(copies, c->y_before, c->y_count * 4);
 }
 
 static void
 agree(const linear_shape *shape)
 {
     const bt_ops *ops = bt_device_ops(gpu);
+    linear_copies copies = {.device = gpu};
     linear_case a, b;
     bt_weight weights[3];
     bt_linear_args args;
@@ -83,16 +54,13 @@ agree(const linear_shape *shape)
     linear_case_init(&a, shape, bt_device_ops(ref));
     ck_assert_int_eq(bt_device_ops(ref)->linear(ref, &a.args), BT_OK);
     linear_case_init(&b, shape, ops);
-    kept_count = 0;
-    move_case(&b, shape, weights, &args);
+    move_case(&copies, &b, shape, weights, &args);
     ck_assert_int_eq(ops->linear(gpu, &args), BT_OK);
     ck_assert_int_eq(bt_device_read(gpu, b.y, args.y, b.y_count * 4), BT_OK);
     at = first_difference(a.y, b.y, a.y_count);
     ck_assert_msg(at == a.y_count, "%s: y[%zu][%zu] is %.9g, ref says %.9g", linear_shape_name(shape),
                   at / a.args.y_stride, at % a.args.y_stride, b.y[at], a.y[at]);
-    for (size_t i = 0; i < kept_count; i++) {
-        bt_device_free(gpu, kept[i], 0);
-    }
+    linear_copies_free(&copies);
     linear_case_fini(&a);
     linear_case_fini(&b);
 }
@@ -322,6 +290,7 @@ typedef struct {
     bt_linear_args args[4];
     float *x, *y, *ffn; // the device's
     size_t x_count;
+    linear_copies copies;
 } chain;
 
 #define HIDDEN 1152
@@ -338,13 +307,13 @@ chain_init(chain *c, const bt_ops *ops, bool on_gpu, bt_format f, uint32_t token
         {.part_count = 1, .formats = {f}, .rows = {HIDDEN}, .cols = FFN, .epilogue = BT_LINEAR_ADD, .scale = 0.001f}};
 
     shapes[2].epilogue = BT_LINEAR_SILU_MUL;
-    kept_count = 0;
+    c->copies = (linear_copies){.device = gpu};
     for (int i = 0; i < 4; i++) {
         shapes[i].tokens = tokens, shapes[i].seed = 400 + (uint64_t)i, shapes[i].outliers = true;
         linear_case_init(&c->calls[i], &shapes[i], ops);
         c->args[i] = c->calls[i].args;
         if (on_gpu) {
-            move_case(&c->calls[i], &shapes[i], c->weights[i], &c->args[i]);
+            move_case(&c->copies, &c->calls[i], &shapes[i], c->weights[i], &c->args[i]);
         }
     }
     c->x = (float *)c->args[0].x, c->y = c->args[0].y, c->ffn = c->args[2].y;
@@ -418,9 +387,7 @@ START_TEST(calls_that_follow_each_other_give_the_bits_of_ref_every_time)
             ck_assert_msg(at == HIDDEN, "run %d: x[%u][%zu] is %.9g, ref says %.9g", i, t, at, row[at], of_ref[at]);
         }
     }
-    for (size_t i = 0; i < kept_count; i++) {
-        bt_device_free(gpu, kept[i], 0);
-    }
+    linear_copies_free(&b.copies);
     for (int i = 0; i < 4; i++) {
         linear_case_fini(&a.calls[i]);
         linear_case_fini(&b.calls[i]);
@@ -460,14 +427,5 @@ suite(void)
 int
 main(void)
 {
-    bt_device *device;
-    bt_why why;
-
-    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
-    return bt_test_run(suite());
+    return bt_gpu_run(suite());
 }

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/time.h"
 #include "common/json/json.h"
+#include "tests/gpu/gpu.h"
 #include "tests/support/play.h"
 #include "tests/support/test.h"
 
@@ -165,17 +166,9 @@ main(void)
 {
     Suite *suite = suite_create("cuda_real");
     TCase *tests = tcase_create("real");
-    bt_device *device;
-    bt_why why;
 
     bt_log_set_level(BT_LOG_ERROR);
-    if (bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    bt_device_close(device);
-    setenv("CK_FORK", "no", 1); // a context does not survive a fork
     tcase_add_loop_test(tests, golden_prompts_are_answered_as_on_the_cpu, 0, (int)(sizeof runs / sizeof *runs));
     suite_add_tcase(suite, tests);
-    return bt_test_run(suite);
+    return bt_gpu_run(suite);
 }

@@ -421,3 +421,17 @@ attention_cached(const attention_world *world, uint32_t sequence, uint32_t posit
         }
     }
 }
+
+// (One assertion for all: each costs a system call.)
+void
+attention_must_agree(const attention_case *c, const attention_world *a, const attention_world *b, const char *what)
+{
+    size_t each = (size_t)c->heads * c->head_dim, count = attention_positions(c) * each, i = 0;
+
+    while (i < count && (memcmp(&a->out[i], &b->out[i], 4) == 0 || (isnan(a->out[i]) && isnan(b->out[i])))) {
+        i++;
+    }
+    ck_assert_msg(i == count, "%s: token %zu of all, head %zu, dim %zu: %a and %a", what, i / each,
+                  i % each / c->head_dim, i % c->head_dim, (double)a->out[i < count ? i : 0],
+                  (double)b->out[i < count ? i : 0]);
+}

@@ -40,6 +40,9 @@ bool attention_run_on(attention_world *world, const attention_case *c, const att
 void attention_free(attention_world *world);
 
 uint32_t attention_positions(const attention_case *c); // of all sequences
+// The same bits in `out`, where any NaN equals any NaN; `what` says in the message which two runs they are.
+void attention_must_agree(const attention_case *c, const attention_world *a, const attention_world *b,
+                          const char *what);
 
 // The row of one token, as the device gets it: [(heads + 2 · kv_heads) · head_dim].
 void attention_row(const attention_case *c, uint32_t sequence, uint32_t position, float *row);

@@ -276,3 +276,43 @@ first_difference(const float *a, const float *b, size_t count)
     }
     return count;
 }
+
+void *
+linear_copy(linear_copies *copies, const void *from, size_t bytes)
+{
+    void *memory;
+
+    if (from == NULL) {
+        return NULL;
+    }
+    ck_assert_uint_lt(copies->count, sizeof copies->memory / sizeof *copies->memory);
+    memory = copies->memory[copies->count++] = bt_device_alloc(copies->device, bytes + 16);
+    ck_assert_ptr_nonnull(memory);
+    ck_assert_int_eq(bt_device_write(copies->device, memory, from, bytes), BT_OK);
+    return memory;
+}
+
+bt_weight
+linear_copy_weight(linear_copies *copies, const bt_weight *from)
+{
+    bt_weight to = *from;
+
+    to.data = linear_copy(copies, from->data, from->bytes);
+    if (from->outliers.row_start != NULL) {
+        uint32_t n = from->outliers.row_start[from->rows];
+
+        to.outliers.row_start = linear_copy(copies, from->outliers.row_start, (from->rows + 1) * 4);
+        to.outliers.cols = linear_copy(copies, from->outliers.cols, n * 4);
+        to.outliers.deltas = linear_copy(copies, from->outliers.deltas, n * 2);
+    }
+    return to;
+}
+
+void
+linear_copies_free(linear_copies *copies)
+{
+    for (size_t i = 0; i < copies->count; i++) {
+        bt_device_free(copies->device, copies->memory[i], 0);
+    }
+    copies->count = 0;
+}

@@ -43,6 +43,17 @@ void linear_case_fini(linear_case *c);
 // y as it was before the first run.
 void linear_case_reset(linear_case *c);
 
+// Copies of a case's arrays in a device's own memory.
+typedef struct {
+    bt_device *device;
+    void *memory[96];
+    size_t count;
+} linear_copies;
+
+void *linear_copy(linear_copies *copies, const void *from, size_t bytes); // NULL of NULL
+bt_weight linear_copy_weight(linear_copies *copies, const bt_weight *from);
+void linear_copies_free(linear_copies *copies);
+
 // The weight's value as the format defines it, in double; outliers apart.
 double linear_part_value(const linear_part *part, uint32_t row, uint32_t col);
 

@@ -219,23 +219,6 @@ START_TEST(int8_stays_close_to_f32)
 }
 END_TEST
 
-static void
-check_same(const attention_case *c, const attention_world *a, const attention_world *b, const char *what)
-{
-    size_t each = (size_t)c->heads * c->head_dim;
-
-    for (size_t i = 0; i < attention_positions(c) * each; i++) {
-        uint32_t x, y;
-
-        memcpy(&x, &a->out[i], 4);
-        memcpy(&y, &b->out[i], 4);
-        if (x != y && !(isnan(a->out[i]) && isnan(b->out[i]))) {
-            ck_abort_msg("%s: token %zu, head %zu, dim %zu: %a and %a", what, i / each, i % each / c->head_dim,
-                         i % c->head_dim, (double)a->out[i], (double)b->out[i]);
-        }
-    }
-}
-
 // Every way to run a case gives the bits of ref in one call.
 static void
 check_ways(const attention_case *c)
@@ -256,7 +239,7 @@ check_ways(const attention_case *c)
             bt_test_skip(what);
             continue;
         }
-        check_same(c, &ref, &other, what);
+        attention_must_agree(c, &ref, &other, what);
         attention_free(&other);
     }
     attention_free(&ref);
@@ -287,7 +270,7 @@ START_TEST(the_size_of_blocks_does_not_matter)
             return;
         }
         must_run(&b, &twice, isas[_i % 3], 1, 1000, 1);
-        check_same(&c, &a, &b, "block sizes");
+        attention_must_agree(&c, &a, &b, "block sizes");
         attention_free(&a);
         attention_free(&b);
     }

@@ -92,6 +92,7 @@ measure(bt_probe_gpu_limits *out, bt_device *device, bt_why *why)
 {
     bt_device_limits least = {64, 1, 1, 128, 128, 1, 1, 64, 64, 32, 1};
     bt_cuda *cuda = bt_cuda_of(device);
+    double read, product = 1;
     uint8_t *memory;
     bt_err err;
 
@@ -103,13 +104,14 @@ measure(bt_probe_gpu_limits *out, bt_device *device, bt_why *why)
     }
     fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)memory, READ_BYTES / 4);
     snprintf(out->name, sizeof out->name, "%s", bt_device_isa(device));
-    out->read_gb_s = (double)READ_BYTES / seconds_of(cuda, queue_read, memory) * 1e-9;
-    out->int8_tops = 0;
+    read = seconds_of(cuda, queue_read, memory);
     if (cuda->cublas != NULL) {
-        out->int8_tops = 2.0 * SIDE * SIDE * SIDE / seconds_of(cuda, queue_product, memory) * 1e-12;
+        product = seconds_of(cuda, queue_product, memory);
     }
+    out->read_gb_s = (double)READ_BYTES / read * 1e-9;
+    out->int8_tops = cuda->cublas != NULL ? 2.0 * SIDE * SIDE * SIDE / product * 1e-12 : 0;
     bt_device_free(device, memory, READ_BYTES);
-    return cudaDeviceSynchronize() == cudaSuccess
+    return cudaDeviceSynchronize() == cudaSuccess && read > 0 && product > 0
                ? BT_OK
                : bt_fail(why, BT_ERR_DEVICE, "%s: the measurement failed", bt_device_isa(device));
 }

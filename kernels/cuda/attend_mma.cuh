@@ -1,5 +1,5 @@
-// Attention over an INT8 cache on tensor cores: one warp takes up to NT × 8 queries that share keys (the heads of a group, of one or
-// more neighbouring tokens) through tiles of 64 keys.
+// Attention of single tokens over an INT8 cache on tensor cores, where attention_decode.cuh does not run (before sm_90, or left out): one
+// warp takes up to NT × 8 queries that share keys, the heads of a group, through tiles of 64 keys.
 //
 //     scores   m16n8k32: A = 16 keys, B = queries.     c of lane (g, t): keys g, g + 8 of each 16 × queries 2t, 2t + 1
 //     values   m16n8k32: A = dims (a word of V is four keys of one dim), B = codes of p · scale_v, turned in shared memory

@@ -4,7 +4,7 @@
 #include "kernels/cuda/prompt_softmax.cuh"
 
 #define PROMPT_THREADS 128u
-#define PROMPT_ROWS 64u
+#define PROMPT_ROWS BT_CUDA_TILE_COLUMNS
 
 template <int DIM> struct prompt_stage { // a tile of 64 keys
     static const uint32_t v_pitch = DIM * 4 + 32;

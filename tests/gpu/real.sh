@@ -8,11 +8,11 @@ export BATON_MODELS=$1 BATON_DATA=$PWD/data LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY
 out=${OUT:-.} chunks=${2:-20} failed=0 table=""
 gzip -dc data/corpora/wikitext-2-raw/wiki.test.raw.gz >"$out/wiki.test.raw"
 
-bin/test_cuda_real >"$out/test_cuda_real.log" 2>&1 &
+timeout 500 bin/test_cuda_real >"$out/test_cuda_real.log" 2>&1 &
 answers=$!
 
 perplexity() { # MODEL DEVICE OPTIONS…
-    bin/baton eval ppl "$BATON_MODELS/$1.gguf" --device "$2" --text "$out/wiki.test.raw" --ctx 512 --chunks "$chunks" --quiet --json \
+    timeout 300 bin/baton eval ppl "$BATON_MODELS/$1.gguf" --device "$2" --text "$out/wiki.test.raw" --ctx 512 --chunks "$chunks" --quiet --json \
         --set weights.search=off "${@:3}" 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["ppl"])' 2>/dev/null || echo nan
 }
 

@@ -428,7 +428,7 @@ bench_chain(chain_bench *b, uint32_t tokens, bool next)
         }
         cudaEventElapsedTime(&whole[round < 0 ? 0 : round], at[0], at[calls]);
     }
-    printf("{\"test\":\"chain\",\"by\":\"%s\",\"tokens\":%u,\"next\":%s", cuda->prompt ? "prompt" : "cublas", tokens,
+    printf("{\"test\":\"chain\",\"by\":\"%s\",\"tokens\":%u,\"next\":%s", cuda->gemm ? "prompt" : "cublas", tokens,
            next ? "true" : "false");
     for (int i = 0; i < CHAIN_CALLS; i++) {
         static const char *const names[CHAIN_CALLS] = {"qkv", "o", "gate_up", "down"};
@@ -468,7 +468,7 @@ static void
 bench_chains(bt_format w8, uint32_t only)
 {
     static const uint32_t tokens[] = {2048, 1024, 512, 256, 8192};
-    bool has = cuda->prompt;
+    bool has = cuda->gemm;
     chain_bench b;
 
     chain_open(&b, w8, 8192);
@@ -478,9 +478,9 @@ bench_chains(bt_format w8, uint32_t only)
         bench_prologues(&b);
     }
     for (int i = 0; i < 5 && only == 0; i++) {
-        cuda->prompt = false;
+        cuda->gemm = false;
         bench_chain(&b, tokens[i], true);
-        cuda->prompt = has;
+        cuda->gemm = has;
         bench_chain(&b, tokens[i], true);
     }
     chain_close(&b);

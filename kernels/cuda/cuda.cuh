@@ -86,11 +86,11 @@ typedef struct {
 typedef struct {
     bt_device_head head;
     int index, sms;
-    size_t shared_max;         // bytes of shared memory that a block of threads may ask for
-    bool prompt;               // bt_cuda_has_prompt
-    bool early_launch;         // this GPU knows programmatic dependence (launch.cuh)
-    bool warpgroups;           // and code for sm_90a
-    bool few, decode, prompts; // linear_few.cuh, attention_decode.cuh, attention_prompt.cuh
+    size_t shared_max; // bytes of shared memory that a block of threads may ask for
+    bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
+    // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out):
+    bool few, wide, gemm; // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
+    bool decode, prompts; // attention_decode.cuh, attention_prompt.cuh
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

@@ -500,8 +500,8 @@ choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->decode = cuda->early_launch && !left_out("decode");
     cuda->prompts = !left_out("prompt");
 #ifdef BT_CUDA_WARPGROUPS
-    cuda->warpgroups = p.major == 9 && !left_out("wide");
-    cuda->prompt = bt_cuda_has_prompt() && !left_out("gemm");
+    cuda->wide = p.major == 9 && !left_out("wide");
+    cuda->gemm = bt_cuda_has_prompt() && !left_out("gemm");
 #endif
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     if ((error = open_streams(cuda)) != cudaSuccess) {

@@ -145,7 +145,7 @@ comes_by_here(const bt_cuda *cuda, const bt_linear_next *n, uint32_t tokens)
     for (uint32_t i = 0; i < n->weight_count; i++) {
         plain = plain && n->weights[i]->outliers.row_start == NULL;
     }
-    return whole_rows(n->weights, n->weight_count) && ((plain && cuda->prompt && tokens >= BT_CUDA_PROMPT_TOKENS) ||
+    return whole_rows(n->weights, n->weight_count) && ((plain && cuda->gemm && tokens >= BT_CUDA_PROMPT_TOKENS) ||
                                                        cublas_can(cuda, n->weights, n->weight_count, tokens));
 }
 

@@ -63,7 +63,7 @@ bt_cuda_wants_prompt(const bt_cuda *cuda, const linear_call *c)
             return false;
         }
     }
-    return cuda->prompt && c->tokens >= BT_CUDA_PROMPT_TOKENS && c->softcap <= 0.0f &&
+    return cuda->gemm && c->tokens >= BT_CUDA_PROMPT_TOKENS && c->softcap <= 0.0f &&
            c->epilogue != BT_LINEAR_GELU_MUL && c->y_stride % 2 == 0 && (uintptr_t)c->y % 8 == 0;
 }
 

@@ -108,7 +108,7 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
 
-    if (!cuda->warpgroups || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || !bt_cuda_has_boxes() ||
+    if (!cuda->wide || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || !bt_cuda_has_boxes() ||
         (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT) {
         return false;
     }

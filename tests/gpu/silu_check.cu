@@ -12,10 +12,10 @@ cuda_use_prompt(bt_device *device, bool on)
     static bool asked, has;
     bt_cuda *cuda = bt_cuda_of(device);
 
-    has = asked ? has : cuda->prompt;
+    has = asked ? has : cuda->gemm;
     asked = true;
-    cuda->prompt = on && has;
-    return cuda->prompt;
+    cuda->gemm = on && has;
+    return cuda->gemm;
 }
 
 static __global__ void

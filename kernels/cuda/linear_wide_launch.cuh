@@ -67,29 +67,15 @@ go(bt_cuda *cuda, wide_call *w)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
     const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes};
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attributes[2] = {};
-    cudaError_t error;
     wide_maps maps;
-    uint32_t shared;
 
     if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(&w->c, N, W::blocks, &maps)) {
         return cudaErrorNotSupported;
     }
-    shared = w->stages * W::stage_bytes + W::partials_bytes + w->outlier_bytes + BARRIER_BYTES;
-    if ((error = cudaFuncSetAttribute(wide_kernel<BITS, BLOCK, ASYM, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)shared)) != cudaSuccess) {
-        return error;
-    }
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = w->c.groups, attributes[1].val.clusterDim.y = 1,
-    attributes[1].val.clusterDim.z = 1;
-    config.gridDim = dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c));
-    config.blockDim = dim3(WIDE_THREADS), config.dynamicSmemBytes = shared, config.stream = cuda->stream;
-    config.attrs = attributes, config.numAttrs = w->c.groups > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, wide_kernel<BITS, BLOCK, ASYM, N>, *w, maps);
+    return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,
+                                dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c)), dim3(WIDE_THREADS),
+                                w->stages * W::stage_bytes + W::partials_bytes + w->outlier_bytes + BARRIER_BYTES,
+                                w->c.groups, *w, maps);
 }
 
 template <int BITS, int BLOCK, bool ASYM>

@@ -205,17 +205,9 @@ static bool
 launch_mma(bt_cuda *cuda, linear_call *c)
 {
     const bt_cuda_matrix *m = &c->part[0];
-    uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+    uint32_t block = dot_columns(m);
 
-    for (uint32_t i = 1; i < c->part_count; i++) { // one kernel for all parts, or a plain one
-        const bt_cuda_matrix *other = &c->part[i];
-
-        if (other->kind != m->kind || other->nibbles != m->nibbles || other->asymmetric != m->asymmetric ||
-            other->block != m->block) {
-            return false;
-        }
-    }
-    if (m->kind != BT_WEIGHT_INT) {
+    if (m->kind != BT_WEIGHT_INT || !are_alike(c)) {
         return false;
     }
     if (block == BT_BLOCK_ROW) {

@@ -121,6 +121,30 @@ find_part(const linear_call &c, uint32_t row, uint32_t *part, uint32_t *start)
     return *part < c.part_count && row - *start < c.part[*part].rows;
 }
 
+// Can one kernel take all parts? Their codes lie alike and their scales are as many.
+static inline bool
+are_alike(const linear_call *c)
+{
+    const bt_cuda_matrix *m = &c->part[0];
+
+    for (uint32_t i = 1; i < c->part_count; i++) {
+        const bt_cuda_matrix *other = &c->part[i];
+
+        if (other->kind != m->kind || other->nibbles != m->nibbles || other->asymmetric != m->asymmetric ||
+            other->block != m->block) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Columns of an exact dot: what has one scale on both sides. BT_BLOCK_ROW: all.
+static inline uint32_t
+dot_columns(const bt_cuda_matrix *m)
+{
+    return m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+}
+
 static inline size_t
 rows_of_all(const linear_call *c)
 {

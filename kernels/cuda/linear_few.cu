@@ -99,32 +99,15 @@ launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
     return a->tokens <= 8 ? launch<BITS, BLOCK, 1>(cuda, a, f, taken) : launch<BITS, BLOCK, 2>(cuda, a, f, taken);
 }
 
-// Matrices of a call that one kernel can take: integers, symmetric, all alike.
-static bool
-are_alike(const linear_call *c)
-{
-    const bt_cuda_matrix *m = &c->part[0];
-
-    for (uint32_t i = 0; i < c->part_count; i++) {
-        const bt_cuda_matrix *other = &c->part[i];
-
-        if (other->kind != BT_WEIGHT_INT || other->asymmetric || other->nibbles != m->nibbles ||
-            other->block != m->block || other->padded != m->padded) {
-            return false;
-        }
-    }
-    return true;
-}
-
 bt_err
 bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
 {
     const bt_cuda_matrix *m = &c->part[0];
-    uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+    uint32_t block = dot_columns(m);
     few_call f;
 
     *taken = false;
-    if (!cuda->few || a->tokens > FEW_TOKENS || !are_alike(c)) {
+    if (!cuda->few || a->tokens > FEW_TOKENS || m->kind != BT_WEIGHT_INT || m->asymmetric || !are_alike(c)) {
         return BT_OK;
     }
     f = few_of(c, a, block);

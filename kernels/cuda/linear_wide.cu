@@ -106,19 +106,11 @@ bool
 bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *order)
 {
     const bt_cuda_matrix *m = &c->part[0];
-    uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+    uint32_t block = dot_columns(m);
 
     if (!cuda->wide || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || !bt_cuda_has_boxes() ||
-        (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT) {
+        (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT || !are_alike(c)) {
         return false;
-    }
-    for (uint32_t i = 1; i < c->part_count; i++) {
-        const bt_cuda_matrix *other = &c->part[i];
-
-        if (other->kind != m->kind || other->nibbles != m->nibbles || other->asymmetric != m->asymmetric ||
-            other->block != m->block) {
-            return false;
-        }
     }
     *order = m->nibbles ? BT_A8_ROWS_PAIRED : BT_A8_ROWS;
     return true;

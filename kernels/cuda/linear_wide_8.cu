@@ -5,7 +5,7 @@ cudaError_t
 bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w)
 {
     const bt_cuda_matrix *m = &w->c.part[0];
-    uint32_t block = m->block != BT_BLOCK_ROW ? m->block : m->act_block;
+    uint32_t block = dot_columns(m);
 
     if (block == BT_BLOCK_ROW) {
         return go_tokens<8, 0, false>(cuda, w);

@@ -199,6 +199,13 @@ typedef enum {
 // Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
 bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bt_cuda_a8_order order);
 
+// Bytes of a row of a8: of the call's own columns, not of the widest, so that what lies behind a row's end is never older than the call.
+static inline uint32_t
+bt_cuda_a8_columns(uint32_t cols)
+{
+    return (cols + 127) / 128 * 128;
+}
+
 // BT_A8_FRAGMENTS: where the code of (token, column) lies: [tile of 8 tokens][128 columns][64 columns][lane][16 bytes], so that a lane of mma.m16n8k32 finds
 // the eight columns 8t … of two steps of 32 beside each other and a warp reads 512 bytes at once.
 static __host__ __device__ __forceinline__ size_t

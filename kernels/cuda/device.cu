@@ -149,7 +149,7 @@ lay_out(bt_cuda *cuda, carve *c)
     s->best_logits = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
     s->best_scores = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
 
-    cuda->a8_stride = rounded(l->cols, 128);
+    cuda->a8_stride = bt_cuda_a8_columns(l->cols);
     cuda->sa_stride = tokens;
     cuda->a8 = (int8_t *)take(c, tokens * cuda->a8_stride);
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);

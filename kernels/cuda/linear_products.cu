@@ -72,7 +72,7 @@ shape_of(const bt_weight *w, size_t rows_all, uint32_t tokens)
 
     s.rows = w->rows, s.cols = bt_cols_padded(w->cols), s.tokens = (tokens + 63) / 64 * 64;
     s.codes_stride = bt_cuda_layout_of(w->format, w->rows, w->cols).padded;
-    s.a8_stride = (w->cols + 127) / 128 * 128, s.out_stride = rows_all;
+    s.a8_stride = bt_cuda_a8_columns(w->cols), s.out_stride = rows_all;
     return s;
 }
 
@@ -169,7 +169,7 @@ target_of(const bt_cuda *cuda, const bt_linear_args *a)
     t.norm = a->next.norm, t.norm_eps = a->next.norm_eps;
     t.cols = a->next.weights[0]->cols, t.act_block = BT_BLOCK_ROW, t.order = BT_A8_ROWS;
     t.a8 = cuda->a8_next, t.sa = cuda->sa_next;
-    t.a8_stride = (t.cols + 127) / 128 * 128, t.sa_stride = cuda->sa_stride;
+    t.a8_stride = bt_cuda_a8_columns(t.cols), t.sa_stride = cuda->sa_stride;
     return t;
 }
 

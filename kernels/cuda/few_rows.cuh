@@ -7,12 +7,6 @@
 
 // ---- the helpers ----
 
-static __device__ __forceinline__ void
-touch(const void *from)
-{
-    asm volatile("{\n\t.reg .b32 v;\n\tld.global.nc.u32 v, [%0];\n\t}" ::"l"(from));
-}
-
 // The outliers of this block's rows towards the first cache.
 static __device__ __forceinline__ void
 touch_outliers(const few_call &f, uint32_t helper, uint32_t first, uint32_t end)
@@ -26,8 +20,8 @@ touch_outliers(const few_call &f, uint32_t helper, uint32_t first, uint32_t end)
             uint32_t begin = m.row_start[tile * 16], stop = m.row_start[last];
 
             for (uint32_t i = begin; i < stop; i += 32) {
-                touch(m.outlier_cols + i);
-                touch((const uint8_t *)(m.deltas + i) - (uintptr_t)(m.deltas + i) % 4);
+                bt_touch(m.outlier_cols + i);
+                bt_touch((const uint8_t *)(m.deltas + i) - (uintptr_t)(m.deltas + i) % 4);
             }
         }
     }

@@ -105,7 +105,6 @@ bt_wgmma_there(int32_t *d)
 #define BT_D16(d, i) BT_D8(d, i), BT_D8(d, (i) + 8)
 #define BT_D32(d, i) BT_D16(d, i), BT_D16(d, (i) + 16)
 #define BT_D64(d) BT_D32(d, 0), BT_D32(d, 32)
-#define BT_P8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define BT_P16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define BT_P32 BT_P16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define BT_P64                                                                                                         \

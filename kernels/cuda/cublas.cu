@@ -155,7 +155,8 @@ time_of(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const int8_t *c
 
     if (cudaEventRecord(b->begin, b->stream) != cudaSuccess ||
         !run(b, p, algo, codes, b->cuda->a8, b->cuda->s32, b->stream) ||
-        cudaEventRecord(b->end, b->stream) != cudaSuccess || cudaEventSynchronize(b->end) != cudaSuccess ||
+        cudaEventRecord(b->end, b->stream) != cudaSuccess ||
+        bt_cuda_settle_stream(b->cuda, b->stream, "cuBLASLt, tried") != BT_OK ||
         cudaEventElapsedTime(&ms, b->begin, b->end) != cudaSuccess) {
         cudaGetLastError();
         return INFINITY;
@@ -175,7 +176,7 @@ fastest(bt_cublas *b, plan *p, const cublasLtMatmulHeuristicResult_t *found, int
 
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (cudaStreamIsCapturing(b->cuda->stream, &status) == cudaSuccess && status == cudaStreamCaptureStatusNone) {
-        cudaStreamSynchronize(b->cuda->stream);
+        bt_cuda_settle(b->cuda, "cuBLASLt, before it is tried");
     }
     for (int round = -1; round < ROUNDS; round++) { // the first warms up
         for (int i = 0; i < count; i++) {

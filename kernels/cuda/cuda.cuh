@@ -1,7 +1,8 @@
 // What the files of the CUDA device share.
 //
-// Everything runs in one stream, in the order of the calls; nothing here waits but `end`, `read` and `write`. A kernel's results do not
-// depend on the grid it was launched with.
+// A step runs in one stream, in the order of the calls; beside it are copies of what it finished (bt_device_read_beside) and copiers, in
+// streams of their own. Of a step's calls `end` waits, and a linear layer whose shape cuBLASLt meets first (cublas.cu). A kernel's results
+// do not depend on the grid it was launched with.
 #pragma once
 
 #include <assert.h>
@@ -141,8 +142,15 @@ bt_cuda_of(bt_device *device)
 
 // BT_OK, or logs what failed and returns BT_ERR_DEVICE.
 bt_err bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what);
-// Waits for all that was asked of the stream; a GPU that does not come to its end is broken.
-bt_err bt_cuda_settle(bt_cuda *cuda, const char *what);
+// Waits for all that was asked of a stream; a GPU that does not come to its end is broken.
+bt_err bt_cuda_settle_stream(bt_cuda *cuda, cudaStream_t stream, const char *what);
+
+// Of the device's.
+static inline bt_err
+bt_cuda_settle(bt_cuda *cuda, const char *what)
+{
+    return bt_cuda_settle_stream(cuda, cuda->stream, what);
+}
 
 static inline bt_err
 bt_cuda_launched(bt_cuda *cuda, const char *what)

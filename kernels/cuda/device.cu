@@ -25,7 +25,7 @@ bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
 }
 
 bt_err
-bt_cuda_settle(bt_cuda *cuda, const char *what)
+bt_cuda_settle_stream(bt_cuda *cuda, cudaStream_t stream, const char *what)
 {
     bt_time end = bt_time_now() + cuda->patience;
     cudaError_t error;
@@ -33,7 +33,7 @@ bt_cuda_settle(bt_cuda *cuda, const char *what)
     if (cuda->hangs) {
         return BT_ERR_DEVICE;
     }
-    while ((error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady) {
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady) {
         if (bt_time_now() > end) {
             cuda->hangs = true;
             bt_log_error("CUDA-HANGS", "%s: %s: no answer in %.1f s", cuda->name, what,
@@ -64,12 +64,14 @@ cuda_close(bt_device *device)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
-    cudaSetDevice(cuda->index);
-    if (cuda->hangs) {
-        return; // whatever is asked of it now waits for ever: the end of the process takes it all
-    }
-    if (cuda->stream != NULL) {
-        cudaStreamSynchronize(cuda->stream);
+    if (cuda->stream != NULL) { // before it nothing was opened
+        cudaSetDevice(cuda->index);
+        if (cuda->broken == cudaSuccess) {
+            bt_cuda_settle(cuda, "close");
+        }
+        if (cuda->hangs) {
+            return; // whatever is asked of it now waits for ever: the end of the process takes it all
+        }
         free_scratch(cuda);
         bt_cublas_close(cuda->cublas);
         cudaStreamDestroy(cuda->stream);
@@ -178,12 +180,11 @@ lay_out(bt_cuda *cuda, carve *c)
 
 // In our stream and to its end: cudaMemset would clear whenever the default stream comes to it, after what was written meanwhile (seen as
 // weights of zeros where two processes shared the GPU).
-static cudaError_t
+static bool
 clear(bt_cuda *cuda, void *memory, size_t bytes)
 {
-    cudaError_t error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
-
-    return error == cudaSuccess ? cudaStreamSynchronize(cuda->stream) : error;
+    return cudaMemsetAsync(memory, 0, bytes, cuda->stream) == cudaSuccess &&
+           bt_cuda_settle(cuda, "clear memory") == BT_OK;
 }
 
 static bt_err
@@ -206,7 +207,7 @@ cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
                        (double)c.used / 0x1p20, (double)bt_device_available(device) / 0x1p20);
     }
     // What is read beyond the tokens of a call must be numbers.
-    if (clear(cuda, cuda->scratch, c.used) != cudaSuccess) {
+    if (!clear(cuda, cuda->scratch, c.used)) {
         return bt_fail(why, BT_ERR_DEVICE, "%s: cannot clear memory", cuda->name);
     }
     c = (carve){cuda->scratch, 0};
@@ -240,7 +241,8 @@ cuda_alloc(bt_device *device, size_t bytes)
         cudaGetLastError();
         return NULL;
     }
-    if (clear(bt_cuda_of(device), memory, bytes) != cudaSuccess) {
+    if (!clear(bt_cuda_of(device), memory, bytes)) {
+        cudaGetLastError();
         cudaFree(memory);
         return NULL;
     }
@@ -521,7 +523,7 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
     }
     cuda->head = (bt_device_head){&cuda_class, &ops_cuda};
     if ((err = choose(cuda, options, why)) != BT_OK) {
-        free(cuda);
+        cuda_close((bt_device *)(void *)cuda);
         return err;
     }
     cuda->cublas = bt_cublas_open(cuda);

@@ -53,7 +53,7 @@ queue_product(bt_cuda *cuda, uint8_t *memory)
     const int8_t *w = (const int8_t *)memory, *x = w + (size_t)SIDE * SIDE;
     bt_cublas_shape shape = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE};
 
-    return bt_cublas_s8(cuda->cublas, cuda, &shape, w, x, (int32_t *)(memory + READ_BYTES / 4));
+    return bt_cublas_s8(cuda->cublas, &shape, w, x, (int32_t *)(memory + READ_BYTES / 4));
 }
 
 // Seconds of what is queued, the median of replays; 0 when it failed.

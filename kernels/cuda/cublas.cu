@@ -302,13 +302,12 @@ bt_cublas_has(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes)
 }
 
 bt_err
-bt_cublas_s8(bt_cublas *b, bt_cuda *cuda, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8,
-             int32_t *out)
+bt_cublas_s8(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8, int32_t *out)
 {
     plan *p = plan_of(b, shape, NULL);
 
-    if (p == NULL || !run(b, p, &p->algo, codes, a8, out, cuda->stream)) {
-        bt_log_error("CUDA-CUBLAS", "%s: cuBLASLt failed on %llu x %llu x %llu", cuda->name,
+    if (p == NULL || !run(b, p, &p->algo, codes, a8, out, b->cuda->stream)) {
+        bt_log_error("CUDA-CUBLAS", "%s: cuBLASLt failed on %llu x %llu x %llu", b->cuda->name,
                      (unsigned long long)shape->rows, (unsigned long long)shape->cols,
                      (unsigned long long)shape->tokens);
         return BT_ERR_DEVICE;

@@ -239,15 +239,16 @@ bool bt_cuda_has_prompt(void);
 // cuBLASLt, loaded when the device is opened, where it is there.
 bt_cublas *bt_cublas_open(bt_cuda *cuda);
 void bt_cublas_close(bt_cublas *cublas);
-// out [tokens, rows] = a8 [tokens, cols] · codes [rows, cols] transposed, exact. Rows of all three lie so many elements apart.
+// Rows of all three matrices lie so many elements apart.
 typedef struct {
-    uint64_t rows, cols,
-        tokens; // tokens: a multiple of 64, so that shapes are few: what lies beyond those there are is read and written
+    uint64_t rows, cols;
+    uint64_t tokens; // a multiple of 64, so that shapes are few: what lies beyond those there are is read and written
     uint64_t codes_stride, a8_stride, out_stride;
 } bt_cublas_shape;
 
 // Can it? The answer is remembered. A shape that is met first is tried with these weights (NULL: not tried), which writes to cuda->s32 and
 // waits for the device.
 bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape, const int8_t *codes);
-bt_err bt_cublas_s8(bt_cublas *cublas, bt_cuda *cuda, const bt_cublas_shape *shape, const int8_t *codes,
-                    const int8_t *a8, int32_t *out);
+// out [tokens, rows] = a8 [tokens, cols] · codes [rows, cols] transposed, exact.
+bt_err bt_cublas_s8(bt_cublas *cublas, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8,
+                    int32_t *out);

@@ -212,7 +212,7 @@ multiply(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, uint32_t 
     for (uint32_t i = 0; i < c->part_count && err == BT_OK; i++) {
         bt_cublas_shape shape = shape_of(a->weights[i], rows_all, tokens);
 
-        err = bt_cublas_s8(cuda->cublas, cuda, &shape, (const int8_t *)c->part[i].codes, c->a8 + first * c->a8_stride,
+        err = bt_cublas_s8(cuda->cublas, &shape, (const int8_t *)c->part[i].codes, c->a8 + first * c->a8_stride,
                            cuda->s32 + at);
         at += c->part[i].rows;
     }

@@ -1,0 +1,40 @@
+// What the parts of bench_cuda share: the device, what it gives, and how a call is timed. A failure ends the program.
+#pragma once
+
+#include "kernels/cuda/cuda.cuh"
+
+extern bt_device *device;
+extern bt_cuda *cuda;
+extern double hbm_gb, int8_tops; // of this device in this run
+
+void must(bool good, const char *what);
+// Seconds of one of `count` calls that `queue` makes, recorded once: the median of replays.
+double seconds_of(void (*queue)(void *arg), void *arg, int count);
+// Device memory with numbers of no kind in particular, so that nothing is zero: (some & mask) | base.
+void fill(void *to, size_t bytes, uint32_t seed, uint32_t mask, uint32_t base);
+
+// ---- bench_cuda_linear.cu ----
+
+// A linear call of a model: its matrices lie side by side.
+typedef struct {
+    const char *name;
+    bt_format format;
+    uint32_t parts, rows[3], cols;
+    bt_linear_epilogue epilogue;
+    bool norm;
+    uint32_t every; // one weight in so many is an outlier; 0 = none
+} linear_shape;
+
+// A line for each of `count` numbers of tokens, rising.
+void bench_linear(const linear_shape *shape, const uint32_t *tokens, int count);
+// The four linear calls of a layer one after the other, as a step queues them (the attention between the first two is left out).
+void bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count);
+// Seconds of what goes before a call, of `count` such calls.
+double prologue_seconds(const bt_linear_args *args, int count);
+
+// ---- bench_cuda_chain.cu, bench_cuda_attention.cu ----
+
+// The linear layers of a prompt, as an engine calls them: with our own kernel, if the GPU has it, and with cuBLASLt. `only` so many tokens,
+// unless that is 0.
+void bench_chains(bt_format w8, uint32_t only);
+void bench_attentions(void);

@@ -230,6 +230,17 @@ cuda_parallel(bt_device *device, void (*run)(void *arg, uint32_t thread, uint32_
 
 // ---- memory ----
 
+// Of a device that hangs nothing is freed, which would wait for it.
+static void
+cuda_free(bt_device *device, void *memory, size_t bytes)
+{
+    (void)bytes;
+    cudaSetDevice(bt_cuda_of(device)->index);
+    if (!bt_cuda_of(device)->hangs) {
+        cudaFree(memory);
+    }
+}
+
 static void *
 cuda_alloc(bt_device *device, size_t bytes)
 {
@@ -243,18 +254,10 @@ cuda_alloc(bt_device *device, size_t bytes)
     }
     if (!clear(bt_cuda_of(device), memory, bytes)) {
         cudaGetLastError();
-        cudaFree(memory);
+        cuda_free(device, memory, bytes);
         return NULL;
     }
     return memory;
-}
-
-static void
-cuda_free(bt_device *device, void *memory, size_t bytes)
-{
-    (void)bytes;
-    cudaSetDevice(bt_cuda_of(device)->index);
-    cudaFree(memory);
 }
 
 // What was asked before is waited for first: a copy to memory that is not pinned waits for it by itself, without an end.

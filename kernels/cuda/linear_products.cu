@@ -1,6 +1,5 @@
+// What becomes of cuBLASLt's products, and which calls come by here at all.
 #include "kernels/cuda/linear_products.cuh"
-
-#include <assert.h>
 
 // ---- products, finished alone ----
 

@@ -118,7 +118,8 @@ bt_err bt_transfer_describe(bt_transfer *transfer, void *out, size_t capacity, s
 // refused here, malice is not promised to be.
 bt_err bt_transfer_connect(bt_transfer *transfer, const void *description, size_t bytes, uint32_t *peer, bt_why *why);
 // Ends what is in progress with this peer: events of its fetches still come, with BT_ERR_CLOSED. The number is not used again before
-// that. Also for a peer that was lost. Connecting again needs a description of the peer's new epoch or of the same one, no matter.
+// that. Also for a peer that was lost. Connecting again needs a description of the peer's new epoch or of the same one, no matter. By
+// a stream the peer loses its connection to us as well, and serves us again when it has connected anew too.
 void bt_transfer_disconnect(bt_transfer *transfer, uint32_t peer);
 
 typedef struct {

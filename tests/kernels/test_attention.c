@@ -309,6 +309,25 @@ START_TEST(poison_is_seen_by_all_that_look_at_it_and_no_one_else)
 }
 END_TEST
 
+// Rows are worked on four at a time: token 103 sees keys from 64 on, its neighbours also some of the tile before.
+START_TEST(a_row_that_sees_none_of_its_neighbours_tile_has_the_bits_of_ref)
+{
+    attention_case c = {.heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 80,
+                        .rope_dims = 80,
+                        .block_tokens = 32,
+                        .window = 40,
+                        .sequences = 1,
+                        .lengths = {180},
+                        .seed = 4};
+
+    for (c.format = BT_KV_INT8; c.format <= BT_KV_F32; c.format++) {
+        check_ways(&c);
+    }
+}
+END_TEST
+
 // Scores far apart, so that maxima move late and weights vanish.
 START_TEST(large_scores_are_the_same_everywhere)
 {
@@ -365,6 +384,7 @@ main(void)
     tcase_add_loop_test(tcase, every_path_chunking_and_number_of_threads_gives_the_bits_of_ref, 0, 3 * CASES);
     tcase_add_loop_test(tcase, the_size_of_blocks_does_not_matter, 0, 9);
     tcase_add_test(tcase, poison_is_seen_by_all_that_look_at_it_and_no_one_else);
+    tcase_add_test(tcase, a_row_that_sees_none_of_its_neighbours_tile_has_the_bits_of_ref);
     tcase_add_test(tcase, large_scores_are_the_same_everywhere);
     tcase_add_test(tcase, no_token_or_span_is_no_work);
     suite_add_tcase(suite, tcase);

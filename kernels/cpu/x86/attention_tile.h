@@ -455,10 +455,13 @@ add_values_float(state *st, uint32_t row, int rows, const four_rows *f, const fl
     for (int r = 0; r < rows; r++) {
         uint32_t dim = 0;
 
+        if (f->first[r] >= f->end[r]) {
+            continue; // its sums stay, and where it has none yet corr is no number
+        }
         for (; dim + 64 <= st->padded; dim += 64) {
             values_float(st, row + r, 4, dim, f->first[r], f->end[r], f->corr[r], s + r * TILE);
         }
-        for (; f->first[r] < f->end[r] && dim < st->padded; dim += 16) {
+        for (; dim < st->padded; dim += 16) {
             values_float(st, row + r, 1, dim, f->first[r], f->end[r], f->corr[r], s + r * TILE);
         }
     }

@@ -2,7 +2,7 @@
 #include "tools/node_metrics.h"
 #include "tools/program.h"
 
-#include "common/engine/plan.h"
+#include "common/engine/outlook.h"
 #include "common/model/card.h"
 #include "common/node/bundle.h"
 #include "common/node/loopback.h"
@@ -19,21 +19,19 @@ is_pair(const bt_local_nodes *nodes)
 
 // ---- engines ----
 
-static size_t
-available_for(const bt_engine_settings *settings)
+// Each of two engines plans with what is free before either is there: half is its share.
+static bt_err
+share_memory(bt_local_nodes *nodes, bt_why *why)
 {
-    bt_engine_options options = bt_engine_settings_options(settings, "");
-    bt_device *device;
-    size_t bytes = 0;
-    bt_why why;
+    bt_engine_options options = bt_engine_settings_options(&nodes->options.engine, "");
+    size_t *memory = &nodes->options.engine.memory;
+    bt_err err = BT_OK;
 
-    if (options.device.kind == BT_DEVICE_CPU)
-        return bt_engine_plan_available();
-    if (bt_device_open(&device, &options.device, &why) == BT_OK) { // else the engine will say what is wrong
-        bytes = bt_device_available(device);
-        bt_device_close(device);
-    }
-    return bytes - bytes / 10;
+    if (*memory == 0 && (err = bt_engine_available(&options.device, memory, why)) == BT_OK &&
+        options.device.kind != BT_DEVICE_CPU)
+        *memory -= *memory / 10; // a tenth of a GPU stays free
+    *memory /= 2;
+    return err;
 }
 
 static bt_machine_options
@@ -54,9 +52,6 @@ machine_options(const bt_local_nodes *nodes, bool prefill)
         options.plane.fetches_max = settings.max_sequences;
         options.plane.fetch_blocks_max = BT_DECODE_FETCH_BLOCKS;
     }
-    // Each plans with what is free before either is there: half is its share.
-    if (is_pair(nodes))
-        settings.memory = (settings.memory != 0 ? settings.memory : available_for(&settings)) / 2;
     options.engine = bt_engine_settings_options(&settings, o->model);
     options.engine.kv_out = prefill;
     return options;
@@ -86,15 +81,17 @@ bt_err
 bt_local_nodes_load(bt_local_nodes *nodes, const bt_local_nodes_options *options, bt_why *why)
 {
     bt_machine_options decoding;
-    bt_err err = BT_OK;
+    bt_err err;
 
     *nodes = (bt_local_nodes){.options = *options};
     nodes->epochs[0] = bt_program_draw_epoch();
     nodes->epochs[1] = bt_program_draw_epoch();
+    if (is_pair(nodes) && (err = share_memory(nodes, why)) != BT_OK)
+        return err;
     decoding = machine_options(nodes, false);
-    if (is_pair(nodes))
-        err = load_prefill(nodes, &decoding, why);
-    return err == BT_OK ? bt_machine_load(&nodes->decoding, &decoding, why) : err;
+    if (is_pair(nodes) && (err = load_prefill(nodes, &decoding, why)) != BT_OK)
+        return err;
+    return bt_machine_load(&nodes->decoding, &decoding, why);
 }
 
 // ---- links ----

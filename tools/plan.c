@@ -48,22 +48,8 @@ parse_bytes(const char *text, size_t *out, bt_why *why)
 static bt_err
 find_memory(planning *p, bt_why *why)
 {
-    const bt_device_options *options = &p->args.options.device;
-    bt_device *device;
-    bt_err err;
-
-    if (p->memory_text != NULL) {
-        return parse_bytes(p->memory_text, &p->memory, why);
-    }
-    if (options->kind == BT_DEVICE_CPU) {
-        p->memory = bt_engine_plan_available();
-        return BT_OK;
-    }
-    if ((err = bt_device_open(&device, options, why)) == BT_OK) {
-        p->memory = bt_device_available(device);
-        bt_device_close(device);
-    }
-    return err;
+    return p->memory_text != NULL ? parse_bytes(p->memory_text, &p->memory, why)
+                                  : bt_engine_available(&p->args.options.device, &p->memory, why);
 }
 
 static uint32_t

@@ -23,6 +23,23 @@ settle_options(bt_engine_options *o, bt_why *why)
     return BT_OK;
 }
 
+bt_err
+bt_engine_available(const bt_device_options *options, size_t *out, bt_why *why)
+{
+    bt_device *device;
+    bt_err err;
+
+    if (options->kind == BT_DEVICE_CPU) {
+        *out = bt_engine_plan_available();
+        return BT_OK;
+    }
+    if ((err = bt_device_open(&device, options, why)) == BT_OK) {
+        *out = bt_device_available(device);
+        bt_device_close(device);
+    }
+    return err;
+}
+
 static uint32_t
 larger(uint32_t a, uint32_t b)
 {

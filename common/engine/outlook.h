@@ -26,6 +26,9 @@ typedef struct {
     size_t loading;           // of this machine's memory while weights are made ready, besides the file's own pages
 } bt_engine_outlook;
 
+// What the device has free for an engine: a GPU is opened for a moment to be asked. Its errors are those of bt_device_open.
+bt_err bt_engine_available(const bt_device_options *device, size_t *out, bt_why *why);
+
 // `available`: bytes that the device has free, as bt_engine_available says. BT_ERR_NO_MEMORY when it does not fit, with all figures;
 // `out` is then filled all the same. Other errors are those of the options and of the model's file.
 bt_err bt_engine_foresee(bt_engine_outlook *out, const bt_engine_options *options, size_t available, bt_why *why);

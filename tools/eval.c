@@ -221,7 +221,7 @@ report(evaluation *e)
 
     if (e->kl) {
         bt_sort_values(e->divergences, e->predicted);
-        p99 = e->divergences[(e->predicted - 1) * 99 / 100];
+        p99 = bt_percentile(e->divergences, e->predicted, 0.99);
         for (uint64_t i = 0; i < e->predicted; i++) {
             kl += e->divergences[i] / (double)e->predicted;
         }

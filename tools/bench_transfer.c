@@ -78,6 +78,46 @@ listed(const char *names, const char *name)
     return strcmp(names, "all") == 0;
 }
 
+static const char *
+shape_name(size_t i)
+{
+    return i < sizeof shapes / sizeof *shapes ? shapes[i].name : NULL;
+}
+
+static const char *
+way_name(size_t i)
+{
+    return i < sizeof ways / sizeof *ways ? ways[i].name : NULL;
+}
+
+// Is each of `names` one of those there are? Else says which is not.
+static bool
+check_names(const char *option, const char *names, const char *(*name_of)(size_t))
+{
+    const char *at = names;
+    size_t len, i;
+
+    if (strcmp(names, "all") == 0) {
+        return true;
+    }
+    do {
+        len = strcspn(at, ",");
+        for (i = 0; name_of(i) != NULL && (strlen(name_of(i)) != len || memcmp(name_of(i), at, len) != 0);) {
+            i++;
+        }
+        if (name_of(i) == NULL) {
+            fprintf(stderr, "baton bench transfer: --%s: '%.*s' is none of all", option, (int)len, at);
+            for (i = 0; name_of(i) != NULL; i++) {
+                fprintf(stderr, ", %s", name_of(i));
+            }
+            fprintf(stderr, "\n");
+            return false;
+        }
+        at += len + 1;
+    } while (at[-1] == ',');
+    return true;
+}
+
 static double
 gb_per_s(size_t bytes, bt_time took)
 {
@@ -170,6 +210,15 @@ await(receiver *r, bt_transfer_event *event, bt_why *why)
 }
 
 static bt_err
+prove(receiver *r, bt_why *why)
+{
+    bt_transfer_event event;
+    bt_err err = bt_transfer_prove(r->transfer, r->peer, bt_time_now() + PATIENCE, 2);
+
+    return err == BT_OK ? await(r, &event, why) : bt_fail(why, err, "proof of the way: %s", bt_err_name(err));
+}
+
+static bt_err
 fetch_context(receiver *r, bt_time *took, bt_why *why)
 {
     bt_time began = bt_time_now();
@@ -248,15 +297,12 @@ static bt_err
 receive(const bench *b, receiver *r, const shape *s, const way *w, bool checksum, int fd, bt_why *why)
 {
     bt_time took[REPEAT_MAX + 1] = {0};
-    bt_transfer_event event;
     bool cuda = w->gpu;
     bt_err err;
 
     if ((err = bt_bench_pool_open(&r->pool, cuda ? b->device : NULL, cuda ? b->owner_device : NULL, why)) != BT_OK ||
         (err = open_end(&r->transfer, b, w, &r->layout, r->blocks, 2, checksum, r->pool.device, why)) != BT_OK ||
-        (err = meet(r->transfer, fd, &r->peer, why)) != BT_OK ||
-        (err = bt_transfer_prove(r->transfer, r->peer, bt_time_now() + PATIENCE, 2)) != BT_OK ||
-        (err = await(r, &event, why)) != BT_OK) {
+        (err = meet(r->transfer, fd, &r->peer, why)) != BT_OK || (err = prove(r, why)) != BT_OK) {
         return err;
     }
     for (uint32_t i = 0; i <= b->repeat && err == BT_OK; i++) {
@@ -348,6 +394,27 @@ measure(const bench *b, const shape *s, const way *w, bool checksum)
     return code;
 }
 
+// What is wrong with the GPUs is said once, before anything is measured. By a child: see above.
+static bool
+can_open(const bench *b)
+{
+    pid_t child;
+
+    fflush(NULL);
+    if ((child = fork()) == 0) {
+        bt_bench_pool pool;
+        bt_why why = {{0}};
+        bt_err err = bt_bench_pool_open(&pool, b->owner_device, b->device, &why);
+
+        if (err != BT_OK) {
+            fprintf(stderr, "baton bench transfer: %s\n", why.text);
+        }
+        bt_bench_pool_close(&pool);
+        _exit(err == BT_OK ? 0 : 1);
+    }
+    return await_child(child) == 0;
+}
+
 static int
 measure_all(bench *b)
 {
@@ -433,5 +500,9 @@ bt_bench_transfer_main(int argc, char **argv)
     }
     b.shape_names = b.shape_names != NULL ? b.shape_names : b.devices != NULL ? "8b" : "smollm2,8b";
     b.way_names = b.way_names != NULL ? b.way_names : b.devices != NULL ? "cuda" : "host-shm,host-tcp";
+    if (!check_names("shape", b.shape_names, shape_name) || !check_names("way", b.way_names, way_name) ||
+        (b.devices != NULL && !can_open(&b))) {
+        return 2;
+    }
     return measure_all(&b);
 }

@@ -15,9 +15,6 @@ open_gpu(bt_device **out, const char *name, bt_why *why)
     bt_device_options options = {0};
     bt_err err = bt_device_parse(&options, name, why);
 
-    if (err == BT_OK && options.kind != BT_DEVICE_CUDA) {
-        return bt_fail(why, BT_ERR_INVALID, "--device: expected cuda:N or cuda:N,cuda:M, not '%s'", name);
-    }
     return err == BT_OK ? bt_device_open(out, &options, why) : err;
 }
 

@@ -26,7 +26,7 @@ def plan(program, model, *args, code=0):
 def every_command(model):
     prompt = ['--prompt', 'x', '--max-tokens', '1']
     return [['run', model, *prompt], ['chat', model], ['eval', 'ppl', model, '--text', __file__, '--ctx', '16'],
-            ['bench', 'engine', model, '--no-limits'], ['plan', model]]
+            ['bench', 'engine', model, '--no-limits'], ['bench', 'transfer', '--context', '64'], ['plan', model]]
 
 
 def refuses(program, model, device, words):
@@ -42,6 +42,12 @@ def test_a_build_without_cuda_says_so(tiny):
     if run(BATON, 'plan', tiny, '--device', 'cuda:0', '--memory', '1G')[0] == 0:
         pytest.skip('this build has CUDA')
     refuses(BATON, tiny, 'cuda:3', 'was built without CUDA')
+
+
+@pytest.mark.parametrize('option, names', [('--way', 'x'), ('--way', 'host-shm,cuda-x'), ('--way', ''), ('--shape', '8'), ('--shape', 'smollm2,,8b')])
+def test_a_transfer_that_nobody_knows_is_not_measured_in_silence(option, names):
+    code, out, err = run(BATON, 'bench', 'transfer', '--context', '64', '--device', 'cuda:3', option, names)
+    assert code == 2 and out == '' and len(err.splitlines()) == 1 and option in err
 
 
 @needs_cuda

@@ -93,10 +93,11 @@ lend_pool(void *self, bt_device *device, const bt_kv_layout *layout, uint32_t bl
 {
     bench *b = self;
 
-    (void)device, (void)why;
+    (void)device;
     b->lent_bytes = layout->block_bytes * blocks;
     *memory = b->lent = bt_alloc_pages(b->lent_bytes);
-    return b->lent != NULL ? BT_OK : BT_ERR_NO_MEMORY;
+    return b->lent != NULL ? BT_OK
+                           : bt_fail(why, BT_ERR_NO_MEMORY, "--lend: the system refused %zu bytes", b->lent_bytes);
 }
 
 static bt_err

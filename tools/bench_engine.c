@@ -441,10 +441,11 @@ parse(bench *b, int argc, char **argv, const char **path, bt_why *why)
     };
     bt_args_spec spec = {
         .usage = "baton bench engine MODEL [options]",
-        .about = "Measures prefill (pp) and decode (tg) of a model in this process. Decode is compared with the memory "
-                 "read rate of this machine (or of the GPU), prefill with its dot-product peak (with a large cuBLASLt "
-                 "product), both measured in the same run. Prompts of a batch are packed into steps of "
-                 "engine.chunk_tokens.",
+        .about =
+            "Measures prefill (pp) and decode (tg) of a model in this process. Decode is compared with the memory\n"
+            "read rate of this machine (or of the GPU), prefill with its dot-product peak (with a large cuBLASLt\n"
+            "product), both measured in the same run. Prompts of a batch are packed into steps of\n"
+            "engine.chunk_tokens.",
         .example = "  baton bench engine smollm2.gguf --pp 512 --tg 128 --batch 1,8 --depth 0,4096 --json",
         .args = args,
         .more = b->args.table,

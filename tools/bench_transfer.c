@@ -472,10 +472,9 @@ bt_bench_transfer_main(int argc, char **argv)
     bt_args_spec spec = {
         .usage = "baton bench transfer [options]",
         .about =
-            "Moves the KV blocks of one context from one process into another, with and without their checksums, "
-            "beside "
-            "plain copies measured in the same run: memcpy, or a copy between the same two GPUs. Needs memory for two "
-            "contexts (8b: 4.4 GB; of GPUs twice that).",
+            "Moves the KV blocks of one context from one process into another, with and without their checksums,\n"
+            "beside plain copies measured in the same run: memcpy, or a copy between the same two GPUs. Needs memory\n"
+            "for two contexts (8b: 4.4 GB; of GPUs twice that).",
         .example = "  baton bench transfer --shape 8b --way host-shm --json\n"
                    "  baton bench transfer --device cuda:0,cuda:1",
         .args = args,

@@ -201,8 +201,8 @@ parse(planning *p, int argc, char **argv, const char **path)
     };
     bt_args_spec spec = {
         .usage = "baton plan MODEL [options]",
-        .about = "Says what an engine of a .gguf file or a Hugging Face folder would take in memory, as it plans when "
-                 "it is opened, and how many sequences fit. Loads nothing. What does not fit is said with what would "
+        .about = "Says what an engine of a .gguf file or a Hugging Face folder would take in memory, as it plans when\n"
+                 "it is opened, and how many sequences fit. Loads nothing. What does not fit is said with what would\n"
                  "make it fit, and exit code 2.",
         .example = "  baton plan llama-8b.gguf --device cuda:0 --memory 80G --weights q4 --set "
                    "engine.max_sequences=128 --context 4096",

@@ -49,6 +49,9 @@ bt_copier_wait(bt_copier *copier, uint64_t ticket, bt_time deadline)
     uint64_t through = 0;
     bt_err err;
 
+    if (ticket == 0) {
+        return BT_ERR_INVALID; // whoever waits for nothing has not looked at the batch that it began
+    }
     while ((err = bt_copier_through(copier, &through)) == BT_OK && through < ticket) {
         if ((now = bt_time_now()) >= deadline) {
             return BT_ERR_TIMEOUT;

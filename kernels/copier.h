@@ -35,7 +35,7 @@ void bt_copier_close(bt_copier *copier); // waits for what is in flight; before 
 
 // All batches up to `ticket` are done. BT_ERR_DEVICE: the device has failed, for good: nothing of it will be done.
 bt_err bt_copier_through(bt_copier *copier, uint64_t *ticket);
-// Until that batch is done. BT_ERR_TIMEOUT when `deadline`, on bt_time_now's clock, comes first.
+// Until that batch is done. BT_ERR_INVALID: 0, which no batch has. BT_ERR_TIMEOUT when `deadline`, on bt_time_now's clock, comes first.
 bt_err bt_copier_wait(bt_copier *copier, uint64_t ticket, bt_time deadline);
 // Sleeping: watch `fd` for reading (−1 without `notify`, and on the CPU), and sleep only after `arm` said true: then it becomes readable
 // when the next batch ends, if one is in flight. False: one has ended since `through` was asked.

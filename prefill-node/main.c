@@ -150,7 +150,8 @@ settle(bt_prefill_node *node, bt_err err, uint64_t ticket)
         err = bt_copier_wait(node->copier, ticket, bt_time_now() + PIECE_TIME_MAX);
     if (err == BT_OK)
         return;
-    bt_log_error("STAMP-FAILED", "the device says %s", bt_err_name(err));
+    bt_log_error("STAMP-FAILED", "%s: trailers of blocks could not be written there: %s",
+                 bt_device_isa(bt_engine_device(node->engine)), bt_err_name(err));
     node->broken = true;
 }
 
@@ -160,12 +161,13 @@ stamp_device(bt_prefill_node *node, const bt_offer_block *blocks, uint32_t count
     uint64_t ticket = 0;
 
     for (uint32_t first = 0, n; first < count && !node->broken; first += n) {
+        bt_err err;
+
         n = count - first < PIECE_BLOCKS ? count - first : PIECE_BLOCKS;
         for (uint32_t i = 0; i < n; i++)
             node->stampings[i] = (bt_copier_stamping){blocks[first + i].block, blocks[first + i].generation};
-        settle(node,
-               bt_copier_stamp(node->copier, node->layout, node->device_pool, node->epoch, node->stampings, n, &ticket),
-               ticket);
+        err = bt_copier_stamp(node->copier, node->layout, node->device_pool, node->epoch, node->stampings, n, &ticket);
+        settle(node, err, ticket);
     }
 }
 

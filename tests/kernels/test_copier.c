@@ -49,6 +49,17 @@ START_TEST(more_blocks_than_were_said_at_open_are_refused)
 }
 END_TEST
 
+START_TEST(waiting_for_no_batch_is_refused)
+{
+    copier_world w = {0};
+
+    copier_world_open_device(&w, BT_DEVICE_CPU, false);
+    ck_assert_int_eq(bt_copier_wait(w.copier, 0, COPIER_SOON), BT_ERR_INVALID);
+    bt_copier_close(w.copier);
+    bt_device_close(w.device);
+}
+END_TEST
+
 START_TEST(the_cpu_says_that_it_lends_no_memory)
 {
     copier_world w = {0};
@@ -77,6 +88,7 @@ main(void)
     tcase_add_test(tcase, stamped_blocks_are_good_and_cleared_ones_are_not);
     tcase_add_test(tcase, copies_of_any_kind_come_in_order);
     tcase_add_test(tcase, more_blocks_than_were_said_at_open_are_refused);
+    tcase_add_test(tcase, waiting_for_no_batch_is_refused);
     tcase_add_test(tcase, the_cpu_says_that_it_lends_no_memory);
     suite_add_tcase(suite, tcase);
     return bt_test_run(suite);

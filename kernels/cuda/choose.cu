@@ -1,0 +1,100 @@
+// Which GPU it is, whether this program can use it, and which kernels it gets.
+#include "kernels/cuda/cuda.cuh"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Is there a driver that knows this program's CUDA, and the device? One line says what is missing.
+static bt_err
+find_device(const bt_device_options *options, bt_why *why)
+{
+    int driver = 0, count = 0;
+    cudaError_t error;
+
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: no NVIDIA driver here (libcuda.so.1)", options->index);
+    }
+    error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device cuda:%u: the driver here knows CUDA %d.%d, this program was built with %d.%d",
+                       options->index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
+    }
+    if (error != cudaSuccess || count == 0) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: no CUDA device here (%s)", options->index,
+                       error != cudaSuccess ? cudaGetErrorString(error) : "the driver sees none");
+    }
+    if (options->index >= (uint32_t)count && count == 1) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this machine has cuda:0 alone", options->index);
+    }
+    if (options->index >= (uint32_t)count) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%u: this machine has cuda:0 … cuda:%d", options->index,
+                       count - 1);
+    }
+    return BT_OK;
+}
+
+static __global__ void
+some_code(void)
+{
+}
+
+// BATON_CUDA_WITHOUT=few,wide,gemm,decode,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
+static bool
+left_out(const char *kernel)
+{
+    const char *at = getenv("BATON_CUDA_WITHOUT");
+    size_t length = strlen(kernel);
+
+    for (; at != NULL; at = strchr(at, ','), at = at != NULL ? at + 1 : NULL) {
+        if (strncmp(at, kernel, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            bt_log_warn("CUDA-WITHOUT", "the %s kernels are left out, as BATON_CUDA_WITHOUT says", kernel);
+            return true;
+        }
+    }
+    return false;
+}
+
+bt_err
+bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
+{
+    struct cudaDeviceProp p;
+    struct cudaFuncAttributes found;
+    cudaError_t error;
+    bt_err err;
+
+    if ((err = find_device(options, why)) != BT_OK) {
+        return err;
+    }
+    cuda->index = (int)options->index;
+    if ((error = cudaSetDevice(cuda->index)) != cudaSuccess ||
+        (error = cudaGetDeviceProperties(&p, cuda->index)) != cudaSuccess) {
+        return bt_fail(why, error == cudaErrorMemoryAllocation ? BT_ERR_NO_MEMORY : BT_ERR_DEVICE,
+                       "device cuda:%d: cannot be opened: %s%s", cuda->index, cudaGetErrorString(error),
+                       error == cudaErrorMemoryAllocation ? " (do others fill it?)" : "");
+    }
+    if (p.major < 8) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, 8.0 is needed",
+                       cuda->index, p.name, p.major, p.minor);
+    }
+    if (cudaFuncGetAttributes(&found, some_code) != cudaSuccess) {
+        cudaGetLastError();
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device cuda:%d: this program has no code for %s (cmake -DBT_CUDA_ARCHITECTURES=%d%d-real)",
+                       cuda->index, p.name, p.major, p.minor);
+    }
+    cuda->sms = p.multiProcessorCount;
+    cuda->shared_max = p.sharedMemPerBlockOptin;
+    cuda->early_launch = p.major >= 9;
+    cuda->few = cuda->early_launch && !left_out("few");
+    cuda->decode = cuda->early_launch && !left_out("decode");
+    cuda->prompts = !left_out("prompt");
+#ifdef BT_CUDA_WARPGROUPS
+    cuda->wide = p.major == 9 && !left_out("wide");
+    cuda->gemm = bt_cuda_has_prompt() && !left_out("gemm");
+#endif
+    snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
+    return BT_OK;
+}

@@ -1,0 +1,84 @@
+// What steps work in: one piece of memory, shared out at once.
+#include "kernels/cuda/cuda.cuh"
+
+#include "kernels/cpu/ref/attention.h"
+
+#define PARTIAL_BYTES ((size_t)256 << 20)
+#define S32_TOKENS 2048u
+
+typedef struct {
+    uint8_t *base; // NULL: only counts
+    size_t used;
+} carve;
+
+static void *
+take(carve *c, size_t bytes)
+{
+    size_t at = c->used;
+
+    c->used = at + (bytes + 255) / 256 * 256;
+    return c->base == NULL ? NULL : c->base + at;
+}
+
+static size_t
+rounded(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+size_t
+bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
+{
+    carve all = {base, 0}, *c = &all;
+    const bt_device_limits *l = &cuda->limits;
+    size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
+    size_t logit_rows = bt_cuda_rows_max(cuda), heads = (size_t)l->tokens * l->heads;
+    size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
+    bt_cuda_step *s = &cuda->step;
+    size_t begin = c->used;
+
+    s->blocks_max = (uint32_t)(sequences * (l->context / block_tokens + 1));
+    s->ids = (int32_t *)take(c, l->tokens * 4);
+    s->positions = (uint32_t *)take(c, l->tokens * 4);
+    s->tables = (uint32_t *)take(c, l->tokens * 4);
+    s->rows = (uint32_t *)take(c, logit_rows * 4);
+    s->draws = (bt_draw *)take(c, logit_rows * sizeof(bt_draw));
+    s->ends = (bt_cuda_ends *)take(c, sizeof(bt_cuda_ends));
+    s->singles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
+    s->tiles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
+    s->tile_tokens = l->kv_heads != 0 ? BT_CUDA_TILE_COLUMNS / (l->heads / l->kv_heads) : 1;
+    s->tile_tokens = s->tile_tokens != 0 ? s->tile_tokens : 1;
+    s->blocks_offset = c->used - begin;
+    s->blocks = (uint32_t *)take(c, (size_t)s->blocks_max * 4);
+    s->bytes = c->used - begin;
+    s->drawn = (int32_t *)take(c, logit_rows * 4);
+    s->best_logits = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
+    s->best_scores = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
+
+    cuda->a8_stride = bt_cuda_a8_columns(l->cols);
+    cuda->sa_stride = tokens;
+    cuda->a8 = (int8_t *)take(c, tokens * cuda->a8_stride);
+    cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
+    cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : tokens * cuda->a8_stride);
+    cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
+    cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
+    cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
+    cuda->normed = (float *)take(c, tokens * cuda->a8_stride * 4);
+    cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
+    // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
+    cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);
+    cuda->q32 = (float *)take(c, heads * l->head_dim * 4);
+    cuda->q8 = (int8_t *)cuda->q32;
+    cuda->q_scale = (float *)take(c, heads * 4);
+    cuda->whole = (float *)take(c, (size_t)l->tokens * 8);
+    cuda->partial_floats = PARTIAL_BYTES / 4;
+    {
+        size_t most = heads * (l->context / BT_ATTENTION_SPLIT + 1) * bt_attention_partial_floats(l->head_dim);
+
+        cuda->partial_floats = most < cuda->partial_floats ? most : cuda->partial_floats;
+    }
+    cuda->partials = (float *)take(c, cuda->partial_floats * 4);
+    cuda->arrivals = (uint32_t *)take(c, (size_t)l->tokens * l->kv_heads * 4);
+    cuda->workspace = (uint8_t *)take(c, BT_CUBLAS_WORKSPACE);
+    return all.used;
+}

@@ -1,4 +1,4 @@
-// The UCX transport's parts: ucx.c opens, connects, copies and gets; ucx_am.c asks and answers by active messages. Private to this folder.
+// The UCX transport's parts: ucx_open.c makes UCX ready; ucx.c connects, copies and gets; ucx_am.c asks and answers by active messages. Private to this folder.
 // Nobody else includes UCX.
 #pragma once
 
@@ -79,6 +79,10 @@ void bt_ucx_end_piece(bt_piece *piece, bt_err err);
 uint8_t *bt_ucx_landing(const bt_ucx *u, const bt_piece *piece);
 size_t bt_ucx_piece_bytes(const bt_ucx *u, const bt_piece *piece);
 void bt_ucx_close_back(bt_ucx_peer *p);
+
+// ucx_open.c: identity, options and tables are there. What it has made, after an error too, ucx.c closes.
+bt_err bt_ucx_open_library(bt_ucx *u, size_t bytes, bt_why *why);
+bt_err bt_ucx_fail(bt_why *why, bt_err err, const char *what, ucs_status_t status);
 
 // ucx_am.c
 ucs_status_t bt_ucx_listen(bt_ucx *u); // once, when there are workers

@@ -285,9 +285,9 @@ name_transport(bt_ucx_peer *p)
 {
     char *text = NULL;
     size_t bytes = 0, used = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = p->ep != NULL ? open_memstream(&text, &bytes) : NULL;
 
-    if (out == NULL || p->ep == NULL) {
+    if (out == NULL) {
         return;
     }
     ucp_ep_print_info(p->ep, out);

@@ -302,6 +302,7 @@ host_disconnect(bt_transport *transport, uint32_t slot)
     bt_host *h = (bt_host *)transport;
 
     bt_host_peer_end(h, slot, BT_ERR_CLOSED);
+    h->peers[slot].used = false; // who comes from now on belongs to another connection of it, or waits for one
     for (uint32_t i = 0; i < h->callers_max; i++) {
         if (h->callers[i].fd >= 0 && h->callers[i].peer == slot) {
             bt_host_caller_end(h, i);
@@ -316,7 +317,6 @@ host_idle(bt_transport *transport, uint32_t slot)
 
     bt_shared_unmap(p->direct, &p->direct_key);
     p->direct = NULL;
-    p->used = false;
     return true;
 }
 

@@ -54,7 +54,7 @@ typedef struct {
 typedef enum { BT_HOST_DOWN, BT_HOST_CONNECTING, BT_HOST_HELLO, BT_HOST_READY } bt_host_state;
 
 typedef struct {
-    bool used;
+    bool used; // until it is disconnected: its program is let in
     bt_host_state state;
     int fd;
     uint64_t identity, epoch;

@@ -324,6 +324,29 @@ START_TEST(peers_disconnect_and_come_back)
 }
 END_TEST
 
+// The number of a connection that ends is another's soon, and ends with that one again.
+START_TEST(who_comes_while_an_older_connection_ends_belongs_to_the_newer)
+{
+    bt_transfer_event event;
+    uint32_t other;
+
+    open_both(_i);
+    ck_assert_uint_eq(bt_transfer_poll(owner, bt_time_now(), &event, 1), 0); // it is let in,
+    for (int i = 0; i < 10; i++) { // and says who it is, and nobody has looked yet
+        ck_assert_uint_eq(bt_transfer_poll(receiver, bt_time_now(), &event, 1), 0);
+    }
+    bt_transfer_disconnect(owner, back);
+    back = join(owner, receiver);
+    ck_assert(!event_within(&event, 50 * BT_MILLISECOND));
+    other = join(owner, receiver);
+    bt_transfer_disconnect(owner, other);
+    ck_assert(!event_within(&event, 50 * BT_MILLISECOND));
+    ck_assert_int_eq(fetch_run(0, BLOCKS, 0, 20 * BT_SECOND, 1), BT_OK);
+    ck_assert_int_eq(next_event().err, BT_OK);
+    close_both();
+}
+END_TEST
+
 // The described memory is not there: another way is found, or said to be missing.
 static void
 check_not_direct(const void *bytes, size_t length, bool may_refuse)
@@ -441,6 +464,8 @@ main(void)
     add(suite, "a_cancelled_fetch_has_its_event_and_the_next_one_works",
         a_cancelled_fetch_has_its_event_and_the_next_one_works);
     add(suite, "peers_disconnect_and_come_back", peers_disconnect_and_come_back);
+    add(suite, "who_comes_while_an_older_connection_ends_belongs_to_the_newer",
+        who_comes_while_an_older_connection_ends_belongs_to_the_newer);
     add(suite, "damaged_descriptions_are_refused_and_memory_that_is_not_there_costs_the_direct_path",
         damaged_descriptions_are_refused_and_memory_that_is_not_there_costs_the_direct_path);
     add(suite, "a_stranger_s_request_is_refused", a_stranger_s_request_is_refused);

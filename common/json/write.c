@@ -45,7 +45,9 @@ bt_json_append_text(bt_buf *out, bt_str text)
         }
         from = ++at;
     }
-    bt_buf_append(out, text.data + from, at - from);
+    if (at != from) { // an empty text may have no data at all
+        bt_buf_append(out, text.data + from, at - from);
+    }
     bt_buf_append_char(out, '"');
 }
 

@@ -212,9 +212,12 @@ write_caller(bt_host *h, bt_host_caller *c, uint32_t index)
             return false;
         }
         turn += (size_t)sent;
-        c->out_at += header ? (size_t)sent : 0;
-        c->body += header ? 0 : sent;
-        c->body_left -= header ? 0 : (size_t)sent;
+        if (header) {
+            c->out_at += (size_t)sent;
+        } else {
+            c->body += sent;
+            c->body_left -= (size_t)sent;
+        }
     }
     wants = c->out_at < c->out_bytes || c->body_left != 0 || c->count != 0;
     if (wants != c->wants_write) {

@@ -224,11 +224,17 @@ static void
 strike_members(world *w)
 {
     uint32_t victim;
+    bt_time span;
 
-    if (strikes(w, WORLD_KILL))
-        world_kill(w, draw_node(w), draw_span(w));
-    if (strikes(w, WORLD_KILL_ROUTER))
-        world_kill(w, draw_router(w), draw_span(w));
+    // What is drawn has its order from statements: a compiler may evaluate arguments in any, and a seed is to mean one world.
+    if (strikes(w, WORLD_KILL)) {
+        span = draw_span(w);
+        world_kill(w, draw_node(w), span);
+    }
+    if (strikes(w, WORLD_KILL_ROUTER)) {
+        span = draw_span(w);
+        world_kill(w, draw_router(w), span);
+    }
     if (strikes(w, WORLD_POWER)) {
         victim = draw_member(w);
         if (w->members[victim].up) {
@@ -236,8 +242,10 @@ strike_members(world *w)
             w->members[victim].back_at = w->now + draw_span(w);
         }
     }
-    if (strikes(w, WORLD_FREEZE))
-        world_freeze(w, draw_member(w), draw_span(w) + BT_MILLISECOND);
+    if (strikes(w, WORLD_FREEZE)) {
+        span = draw_span(w) + BT_MILLISECOND;
+        world_freeze(w, draw_member(w), span);
+    }
     if (strikes(w, WORLD_DRAIN)) {
         victim = draw_member(w);
         if (is_awake(w, victim) && !w->members[victim].draining)

@@ -2,6 +2,7 @@
 
 #include "common/kv/layout.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const uint32_t dims[] = {4, 8, 24, 32, 64, 80, 96, 128, 256, 512};
@@ -11,7 +12,7 @@ static const uint32_t tokens[] = {16, 32, 64};
 static void
 check_parts(const bt_kv_layout *l)
 {
-    uint8_t block[1];
+    uint8_t *block = malloc(l->block_bytes);
     uint32_t last = l->kv_heads - 1;
     uint8_t *layer1 = block + l->layer_bytes * (l->layers > 1);
     uint32_t layer = l->layers > 1;
@@ -27,6 +28,7 @@ check_parts(const bt_kv_layout *l)
     ck_assert_uint_eq((l->k_scale_offset | l->v_offset | l->v_scale_offset | l->layer_bytes | l->block_bytes) % 64, 0);
     ck_assert_uint_eq(l->trailer_offset, l->layers * l->layer_bytes);
     ck_assert_uint_ge(l->block_bytes, l->trailer_offset + sizeof(bt_kv_trailer));
+    free(block);
 }
 
 START_TEST(parts_follow_each_other_without_overlap)

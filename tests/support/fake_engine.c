@@ -91,7 +91,8 @@ fake_engine_step(fake_engine *engine, const bt_batch_item *items, uint32_t count
     MUST(count > 0);
     MUST(count <= engine->sequences);
     for (uint32_t i = 0; i < count; i++) {
-        scored += run_item(engine, &items[i], &result->drawn[i], result->scored != NULL ? result->scored + scored : NULL);
+        scored +=
+            run_item(engine, &items[i], &result->drawn[i], result->scored != NULL ? result->scored + scored : NULL);
         tokens += items[i].count;
         rows += items[i].want == BT_LOGITS_ALL ? items[i].count : items[i].want == BT_LOGITS_LAST;
     }

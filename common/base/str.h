@@ -1,4 +1,4 @@
-// A borrowed span of bytes, not NUL-terminated, and UTF-8 checking.
+// A borrowed span of bytes, not NUL-terminated, and UTF-8 checking. An empty one may have no data (NULL).
 #pragma once
 
 #include <stdbool.h>
@@ -27,6 +27,13 @@ static inline bool
 bt_str_is(bt_str a, const char *text)
 {
     return bt_str_equal(a, bt_str_of(text));
+}
+
+// What is left of a text from byte `at` on, at most its length; of an empty one without data as well, to which C adds not even 0.
+static inline bt_str
+bt_str_from(bt_str text, size_t at)
+{
+    return at == 0 ? text : (bt_str){text.data + at, text.len - at};
 }
 
 // Decodes one code point at data[0]; returns its byte count, or 0 when the bytes are no valid UTF-8 (overlong forms,

@@ -45,9 +45,7 @@ bt_json_append_text(bt_buf *out, bt_str text)
         }
         from = ++at;
     }
-    if (at != from) { // an empty text may have no data at all
-        bt_buf_append(out, text.data + from, at - from);
-    }
+    bt_buf_append(out, bt_str_from(text, from).data, text.len - from);
     bt_buf_append_char(out, '"');
 }
 

@@ -217,13 +217,13 @@ encode_around(encoder *run, const bt_added *added, bt_str text, bool at_start, f
     bt_err err;
 
     while ((token = bt_added_find(added, text, from, run->special, &begin, &end)) != NULL) {
-        if ((err = plain(run, (bt_str){text.data + from, begin - from}, at_start && from == 0)) != BT_OK) {
+        if ((err = plain(run, (bt_str){bt_str_from(text, from).data, begin - from}, at_start && from == 0)) != BT_OK) {
             return err;
         }
         emit(run, token->id);
         from = end;
     }
-    return plain(run, (bt_str){text.data + from, text.len - from}, at_start && from == 0);
+    return plain(run, bt_str_from(text, from), at_start && from == 0);
 }
 
 static bt_err

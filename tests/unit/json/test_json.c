@@ -178,10 +178,11 @@ START_TEST(the_writer_separates_escapes_and_nests)
     bt_json_end(&w);
     bt_json_put_raw(&w, "raw", bt_str_of("[1]"));
     bt_json_put_null(&w, "none");
+    bt_json_put_text(&w, "empty", (bt_str){0});
     bt_json_end(&w);
     ck_assert_str_eq(out.data,
                      "{\"text\":\"\\\"\\\\\\n\\u0001\xc3\xa9\xef\xbf\xbd\\u0000/\",\"list\":[-9223372036854775808,"
-                     "0.1,null,false,{}],\"raw\":[1],\"none\":null}");
+                     "0.1,null,false,{}],\"raw\":[1],\"none\":null,\"empty\":\"\"}");
     bt_buf_fini(&out);
 }
 END_TEST

@@ -99,6 +99,22 @@ START_TEST(any_text_merges_as_the_plain_algorithm_does)
 }
 END_TEST
 
+START_TEST(an_empty_text_may_have_no_data)
+{
+    bt_tokenizer *tokenizers[] = {small_bpe("gpt-2"), small_bpe("qwen2"), small_spm(true, true)};
+
+    for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
+        int32_t ids[2];
+        size_t count = 1;
+
+        ck_assert_int_eq(bt_tokenizer_encode(tokenizers[i], (bt_str){0}, 0, ids, 2, &count, NULL), BT_OK);
+        ck_assert_uint_eq(count, 0);
+        ck_assert_int_eq(bt_tokenizer_find(tokenizers[i], (bt_str){0}), -1);
+        bt_tokenizer_close(tokenizers[i]);
+    }
+}
+END_TEST
+
 START_TEST(a_typed_control_token_is_plain_text_unless_asked_for)
 {
     bt_tokenizer *tokenizer = small_bpe("gpt-2");
@@ -517,6 +533,7 @@ main(void)
     tcase_add_test(all, the_best_merge_comes_first_and_of_equals_the_leftmost);
     tcase_add_test(all, a_higher_score_merges_first);
     tcase_add_test(all, any_text_merges_as_the_plain_algorithm_does);
+    tcase_add_test(all, an_empty_text_may_have_no_data);
     tcase_add_test(all, a_typed_control_token_is_plain_text_unless_asked_for);
     tcase_add_test(all, a_user_defined_token_is_found_in_both_modes_and_the_longest_counts);
     tcase_add_test(all, bos_comes_first_where_it_is_asked_for_and_wanted);

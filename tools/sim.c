@@ -136,6 +136,7 @@ parse(sim *s, int argc, char **argv, const char **path)
         {"both", BT_ARG_FLAG, &s->both, NULL, "with and without disaggregation", NULL},
         {"two-weights", BT_ARG_FLAG, &s->setup.two_weights, NULL, "prompts must be read at prefill nodes (w8 and q4)",
          NULL},
+        {"inexact", BT_ARG_FLAG, &s->setup.inexact, NULL, "with two weights: by whichever is sooner after all", NULL},
         {"rate", BT_ARG_FLOAT, &s->rate, "X", "requests come X times as fast as in the trace", NULL},
         {"requests", BT_ARG_U32, &s->requests, "N", "only the first N, 0 = all", NULL},
         {"kv-tokens", BT_ARG_U32, &s->setup.kv_tokens, "N", "of a node's KV pool, 0 = the profile's", NULL},

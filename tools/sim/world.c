@@ -330,7 +330,8 @@ open_router(sim_world *w)
                                .seed = setup->seed,
                                .remote_tokens_min = 512 / setup->unit,
                                .affinity_tokens = 256 / setup->unit,
-                               .two_weights = setup->two_weights};
+                               .two_weights = setup->two_weights,
+                               .inexact = setup->inexact};
 
     return bt_router_open(&w->router, &limits, w->why);
 }

@@ -26,6 +26,7 @@ typedef struct {
     double kills_per_hour;      // of the cluster; a killed node is back with another epoch after 10 to 30 s
     bt_time link;               // one way
     bool two_weights;           // prompts must be read at prefill nodes
+    bool inexact;               // with two weights: by whichever is sooner after all
     bt_place_policy place;
     uint64_t seed;
 } sim_setup;

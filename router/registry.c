@@ -72,6 +72,7 @@ begin_state(bt_registry *registry, uint32_t node, bt_node_state state, bt_time n
 
     registry->nodes[node] = (bt_node){.state = state,
                                       .last_epoch = before->last_epoch,
+                                      .reading = before->reading,
                                       .prefill_rate = before->prefill_rate,
                                       .measured = before->measured,
                                       .transfer_rate = before->transfer_rate,
@@ -309,25 +310,47 @@ bt_registry_leave_prefill(bt_registry *registry, bt_request *request)
     request->prefill = BT_REQUEST_NONE;
 }
 
-// A running mean over some four prompts. Short ones say little: what a step costs by itself is most of them.
+// Short prompts say little: what a step costs by itself is most of them.
+static bool
+tells(uint32_t tokens, bt_time duration)
+{
+    return tokens >= 64 && duration >= BT_MICROSECOND;
+}
+
+// A running mean over some four prompts.
 static void
 measure(uint64_t *mean, uint32_t tokens, bt_time duration)
 {
     uint64_t rate;
 
-    if (tokens < 64 || duration < BT_MICROSECOND)
+    if (!tells(tokens, duration))
         return;
     rate = (uint64_t)tokens * 1000000 / (uint64_t)(duration / BT_MICROSECOND) + 1;
     *mean = *mean == 0 ? rate : (3 * *mean + rate) / 4;
+}
+
+static uint64_t
+add_reading(bt_reading *reading, uint64_t tokens, uint64_t us)
+{
+    reading->tokens += tokens - reading->tokens / 8;
+    reading->us += us - reading->us / 8;
+    return reading->us != 0 ? reading->tokens * 1000000 / reading->us + 1 : 0;
 }
 
 void
 bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration, bt_time now)
 {
     bt_node *self = &registry->nodes[node];
+    bt_node_role role = self->hello.role;
+    bt_time since = now - self->measured;
+    bt_time alone =
+        self->prefill_rate != 0 && since < duration ? since : duration; // of what it shared, what none has had
 
-    measure(&self->prefill_rate, tokens, duration);
-    measure(&registry->typical_rates[self->hello.role], tokens, duration);
+    if (!tells(tokens, duration))
+        return;
+    self->prefill_rate = add_reading(&self->reading, tokens, (uint64_t)(alone / BT_MICROSECOND));
+    registry->typical_rates[role] =
+        add_reading(&registry->typical_readings[role], tokens, (uint64_t)(alone / BT_MICROSECOND));
     self->measured = now;
 }
 
@@ -338,7 +361,8 @@ bt_registry_measure_transfer(bt_registry *registry, uint32_t node, uint32_t toke
     measure(&registry->typical_transfer_rate, tokens, duration);
 }
 
-// Until something is measured: a prefill node reads four times as fast as a decode node.
+// Until something is measured: a prefill node reads four times as fast as a decode node, twice where they hold the same weights. A decode
+// node that is feared to be slow is never asked while prefill nodes are not overrun, and then nothing is ever measured there.
 #define RATE_PREFILL 8000u
 #define RATE_DECODE 2000u
 #define RATE_TRANSFER 200000u
@@ -351,13 +375,15 @@ most(uint64_t a, uint64_t b)
 
 // Of a node that was not asked yet: hoped for rather than feared, or it would never be asked.
 static uint64_t
-hoped_rate(const bt_registry *registry, bt_node_role role)
+hoped_rate(const bt_registry *registry, const bt_node *node)
 {
     const uint64_t *typical = registry->typical_rates;
+    bt_node_role role = node->hello.role;
+    uint64_t share = node->hello.weights == registry->prompt_weights ? 2 : 4;
 
     if (role == BT_NODE_PREFILL)
         return most(RATE_PREFILL, typical[role] != 0 ? typical[role] : 4 * typical[BT_NODE_DECODE]);
-    return most(RATE_DECODE, typical[role] != 0 ? typical[role] : typical[BT_NODE_PREFILL] / 4);
+    return most(RATE_DECODE, typical[role] != 0 ? typical[role] : typical[BT_NODE_PREFILL] / share);
 }
 
 uint64_t
@@ -366,7 +392,7 @@ bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_ti
     uint64_t typical = registry->typical_rates[node->hello.role], rate = node->prefill_rate;
 
     if (rate == 0)
-        return hoped_rate(registry, node->hello.role);
+        return hoped_rate(registry, node);
     for (bt_time since = now - node->measured; since >= 30 * BT_SECOND && rate < typical; since -= 30 * BT_SECOND)
         rate = 2 * rate < typical ? 2 * rate : typical;
     return rate;

@@ -8,6 +8,12 @@
 #include "router/core.h"
 #include "router/request.h"
 
+// How fast prompts are read: tokens over time in which there were some to read, each prompt an eighth less than the one after it. Prompts
+// that share steps share their time, so that a node that packs four into one is not believed to be four times as slow.
+typedef struct {
+    uint64_t tokens, us;
+} bt_reading;
+
 typedef struct {
     bt_node_state state;
     bt_hello hello;
@@ -25,8 +31,9 @@ typedef struct {
     uint64_t blocks;         // worst case of those
     uint32_t prompts;        // being read there
     uint64_t prefill_tokens; // of them, to be computed
-    uint64_t prefill_rate;   // tokens a second as measured; 0 = not yet
-    bt_time measured;        // when that was
+    bt_reading reading;      // as measured
+    uint64_t prefill_rate;   // of it, tokens a second; 0 = not yet
+    bt_time measured;        // when that was: the last prompt was read
     uint64_t transfer_rate;  // of a decode node: the same, from the last offer of a prompt until all of it is there
     // Of a decode node: the programs of prefill nodes that it can fetch from, and which nodes those were when last looked for.
     uint32_t source_count;
@@ -44,7 +51,8 @@ typedef struct {
     bt_node *nodes; // [nodes_max]
     uint32_t nodes_max;
     bt_node_list decodes, prefills;
-    uint64_t typical_rates[2], typical_transfer_rate; // of all nodes of a role, as measured; 0 = not yet
+    bt_reading typical_readings[2];                   // of all nodes of a role
+    uint64_t typical_rates[2], typical_transfer_rate; // the same, as measured; 0 = not yet
     uint64_t decode_requests;                         // given to decode nodes and not over
     uint64_t prompt_weights;                          // of the prefill nodes, as last heard; 0 = there was none
     uint64_t version;                                 // another one whenever there may be room where there was none
@@ -76,7 +84,7 @@ void bt_registry_uncount_prefill(bt_registry *registry, bt_request *request); //
 // The request's prefill node, beyond what is counted: as whose probe it may be sent, from given to left. Sets and clears request->prefill.
 void bt_registry_give_prefill(bt_registry *registry, uint32_t node, bt_request *request, bt_time now);
 void bt_registry_leave_prefill(bt_registry *registry, bt_request *request);
-// A prompt of so many tokens took so long there.
+// A prompt of so many tokens took so long there, from its first step to the end of its last.
 void bt_registry_measure_prefill(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration, bt_time now);
 // The last blocks of a prompt of so many tokens came so long after they were offered.
 void bt_registry_measure_transfer(bt_registry *registry, uint32_t node, uint32_t tokens, bt_time duration);
@@ -89,7 +97,8 @@ bt_node_decodes(const bt_node *node)
 
 // The decode node's n-th source, where that is a prefill node that is there and takes prompts; else BT_REQUEST_NONE.
 uint32_t bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n);
-// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster; one that was
+// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster, and where
+// none of them was at least half as fast as a prefill node that holds the same weights; one that was
 // found slow is believed to be twice as fast after each half a minute in which nobody asked it, up to what is typical, so that it is asked
 // again.
 uint64_t bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_time now);

@@ -81,7 +81,7 @@ END_TEST
 
 START_TEST(faults_change_no_token_with_one_of_each)
 {
-    world_totals sum = run_seeds(&(world_options){.prefills = 1, .decodes = 1, .draws_faults = true}, 10001, 100);
+    world_totals sum = run_seeds(&(world_options){.prefills = 1, .decodes = 1, .draws_faults = true}, 10001, 200);
 
     ck_assert(!counts() || (sum.full > 100 && sum.moves > 50 && sum.fetched > 100 && sum.refetched > 10 &&
                             sum.remote_failed > 20 && sum.stale > 0));

@@ -503,6 +503,65 @@ START_TEST(measured_rates_decide)
 }
 END_TEST
 
+// All that were placed so far, on the one prefill node there is.
+static void
+read_all(uint32_t count, bt_time duration)
+{
+    bt_token_result token = {.id = 5};
+
+    for (uint32_t slot = 0; slot < count; slot++)
+        say(1, (bt_tokens_entry){.request = {slot, 1, 1},
+                                 .count = 1,
+                                 .results = &token,
+                                 .finish = BT_FINISH_LENGTH,
+                                 .phases.prefill = duration});
+}
+
+START_TEST(prompts_that_share_a_step_share_its_time)
+{
+    bt_router_node node;
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = true});
+    prefill_weights = 2;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    for (uint64_t tag = 1; tag <= 4; tag++)
+        ck_assert_uint_eq(place(tag, 1024, 0), 1);
+    now += 100 * BT_MILLISECOND;
+    read_all(4, 100 * BT_MILLISECOND);
+    bt_router_get_node(router, 1, &node); // 4,096 tokens in 0.1 s, what came before weighing a little less
+    ck_assert_uint_gt(node.prefill_rate, 35000);
+    ck_assert_uint_lt(node.prefill_rate, 60000);
+}
+END_TEST
+
+// The decode node was never asked: what does the router expect of it, while prompts are read at 10,240 tokens a second elsewhere?
+static uint32_t
+prompts_until_the_decode_node_is_asked(uint64_t weights)
+{
+    uint32_t waiting = 0;
+
+    teardown();
+    open_with((bt_router_limits){.two_weights = weights != 1, .inexact = true});
+    prefill_weights = weights;
+    meet(0, BT_NODE_DECODE);
+    meet(1, BT_NODE_PREFILL);
+    ck_assert_uint_eq(place(1, 1024, 0), 1);
+    now += 100 * BT_MILLISECOND;
+    read_all(1, 100 * BT_MILLISECOND);
+    while (place(2 + waiting, 1024, 0) == 1)
+        waiting++;
+    return waiting;
+}
+
+START_TEST(a_decode_node_that_nobody_asked_is_believed_to_read_the_faster_for_having_the_same_weights)
+{
+    ck_assert_uint_eq(prompts_until_the_decode_node_is_asked(1), 2);
+    ck_assert_uint_ge(prompts_until_the_decode_node_is_asked(2), 4);
+}
+END_TEST
+
 START_TEST(who_would_wait_too_long_for_a_first_token_is_told_when_to_come_back)
 {
     bt_router_event event = {
@@ -563,6 +622,8 @@ main(void)
     tcase_add_test(cases, inexact_clusters_choose_freely_and_mark_nothing);
     tcase_add_test(cases, prefill_nodes_alone_are_no_cluster);
     tcase_add_test(cases, measured_rates_decide);
+    tcase_add_test(cases, prompts_that_share_a_step_share_its_time);
+    tcase_add_test(cases, a_decode_node_that_nobody_asked_is_believed_to_read_the_faster_for_having_the_same_weights);
     tcase_add_test(cases, who_would_wait_too_long_for_a_first_token_is_told_when_to_come_back);
     suite_add_tcase(suite, cases);
     return bt_test_run(suite);

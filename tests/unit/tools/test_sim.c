@@ -1,9 +1,11 @@
 // baton sim: traces as others write them, costs, and clusters that answer a small trace of our own (tests/data/sim).
 #include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "common/json/json.h"
 #include "tests/support/test.h"
 #include "tools/sim/report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -412,6 +414,98 @@ START_TEST(our_placement_finds_more_again_and_answers_sooner_than_the_others)
 }
 END_TEST
 
+// --- two GPUs: one reads and one writes, or both do both -----------------------------------------------------------------------
+
+// Prompts that have nothing in common, by a Poisson process.
+static void
+make_prompts(uint32_t count, uint32_t prompt, uint32_t answer, double per_s)
+{
+    static char text[1 << 15];
+    size_t used = (size_t)snprintf(text, sizeof text, "arrived_at,num_prefill_tokens,num_decode_tokens\n");
+    bt_rng rng = {1};
+    double at = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%.6f,%u,%u\n", at, prompt, answer);
+        ck_assert_uint_lt(used, sizeof text);
+        at -= log(1 - (double)bt_rng_float(&rng)) / per_s;
+    }
+    ck_assert_msg(sim_trace_parse(&trace, text, "poisson", 0, &why) == BT_OK, "%s", why.text);
+}
+
+typedef enum { READS_THERE, AS_IT_PAYS, BOTH_DO_BOTH } arrangement;
+
+static void
+run_pair(arrangement how, const char *profile_name, bool two_weights, sim_summary *out)
+{
+    sim_setup setup = setup_of(how == BOTH_DO_BOTH ? 0 : 1, how == BOTH_DO_BOTH ? 2 : 1);
+    sim_report report = {.setup = &setup, .slo_ttft_ms = 1000, .slo_tpot_ms = 25};
+
+    ck_assert(sim_profile_find(&profile, profile_name, &why) == BT_OK);
+    setup.two_weights = two_weights && how != BOTH_DO_BOTH;
+    setup.inexact = how == AS_IT_PAYS;
+    run(&setup);
+    ck_assert_uint_eq(count_ends(SIM_DONE), trace.count);
+    ck_assert(sim_summarize(&report, &setup, &result, out) == BT_OK);
+    sim_result_free(&result);
+}
+
+static sim_summary there, pays, both;
+
+START_TEST(where_waiting_for_the_prefill_node_costs_more_than_a_neighbours_pause_the_decode_node_reads)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        make_prompts(200, 8000, 200, (double[]){1, 2, 3.6}[i]);
+        run_pair(AS_IT_PAYS, "h200-8b-w8", false, &pays);
+        run_pair(BOTH_DO_BOTH, "h200-8b-w8", false, &both);
+        ck_assert_double_lt(pays.ttft_ms.mean, 1.02 * both.ttft_ms.mean);
+        ck_assert_double_lt(pays.ttft_ms.p99, 1.1 * both.ttft_ms.p99);
+        ck_assert_double_lt(pays.tpot_ms.mean, 1.15 * both.tpot_ms.mean);
+        sim_trace_free(&trace);
+    }
+}
+END_TEST
+
+START_TEST(at_saturation_the_decode_node_reads_what_the_prefill_node_has_no_time_for)
+{
+    make_prompts(200, 8000, 200, 100);
+    run_pair(READS_THERE, "h200-8b-now", true, &there);
+    run_pair(AS_IT_PAYS, "h200-8b-now", true, &pays);
+    ck_assert_double_gt(pays.answer_tokens_s, 1.1 * there.answer_tokens_s);
+    run_pair(AS_IT_PAYS, "h200-8b-w8", false, &pays);
+    run_pair(BOTH_DO_BOTH, "h200-8b-w8", false, &both);
+    ck_assert_double_gt(pays.answer_tokens_s, 0.94 * both.answer_tokens_s);
+    sim_trace_free(&trace);
+}
+END_TEST
+
+// Four of them are read in one step, which once made the prefill node look four times as slow as it is.
+START_TEST(a_prefill_node_that_packs_short_prompts_is_not_passed_over)
+{
+    make_prompts(400, 2000, 200, 40);
+    run_pair(READS_THERE, "h200-8b-now", true, &there);
+    run_pair(AS_IT_PAYS, "h200-8b-now", true, &pays);
+    ck_assert_double_gt(pays.answer_tokens_s, 0.98 * there.answer_tokens_s);
+    ck_assert_double_lt(pays.ttft_ms.mean, there.ttft_ms.mean);
+    sim_trace_free(&trace);
+}
+END_TEST
+
+// q4 reads at less than half of w8's rate: while the prefill node is free it is never asked to.
+START_TEST(slow_weights_read_only_under_load)
+{
+    make_prompts(200, 8000, 200, 1);
+    run_pair(AS_IT_PAYS, "h200-8b-now", true, &pays);
+    ck_assert_double_gt(pays.remote_share, 0.99);
+    sim_trace_free(&trace);
+    make_prompts(200, 8000, 200, 8);
+    run_pair(READS_THERE, "h200-8b-now", true, &there);
+    run_pair(AS_IT_PAYS, "h200-8b-now", true, &pays);
+    ck_assert_double_gt(pays.good_share, 2 * there.good_share);
+    sim_trace_free(&trace);
+}
+END_TEST
+
 START_TEST(a_setup_that_makes_no_sense_is_refused)
 {
     sim_setup setup;
@@ -531,6 +625,10 @@ main(void)
     tcase_add_test(all, what_no_node_can_hold_is_refused);
     tcase_add_test(all, a_coarse_token_gives_about_the_same_times);
     tcase_add_test(all, our_placement_finds_more_again_and_answers_sooner_than_the_others);
+    tcase_add_test(all, where_waiting_for_the_prefill_node_costs_more_than_a_neighbours_pause_the_decode_node_reads);
+    tcase_add_test(all, at_saturation_the_decode_node_reads_what_the_prefill_node_has_no_time_for);
+    tcase_add_test(all, a_prefill_node_that_packs_short_prompts_is_not_passed_over);
+    tcase_add_test(all, slow_weights_read_only_under_load);
     tcase_add_test(all, a_setup_that_makes_no_sense_is_refused);
     tcase_add_test(all, the_same_seed_gives_the_same_bytes);
     tcase_add_test(all, a_report_is_json_and_a_page_of_its_own);

@@ -22,9 +22,17 @@ one() {
     echo "$code $((SECONDS - begin))" >"$out/$name.code"
 }
 
+# What wgmma reads from registers stays there until it has (wgmma_registers.py): in the machine code that the tests run.
+registers() {
+    local code=0 begin=$SECONDS
+    { python3 wgmma_registers.py >/dev/null && timeout 150 python3 wgmma_registers.py bin/test_cuda_linear; } >"$out/wgmma_registers.log" 2>&1 || code=$?
+    echo "$code $((SECONDS - begin))" >"$out/wgmma_registers.code"
+}
+
 # All at once: most of their time is the CPU's. What counts memory comes last and alone.
 tests() {
     local t code spent
+    registers &
     for t in $(cd bin && ls -d test_cuda_*); do
         case $t in
         test_cuda_real) ;; # real.sh's
@@ -35,6 +43,9 @@ tests() {
     wait
     one test_cuda_engine memory
     unset CK_RUN_CASE
+    read -r code spent <"$out/wgmma_registers.code"
+    rm "$out/wgmma_registers.code"
+    line "registers of wgmma" "$code" "$spent" "$(grep -c ' 0 findings' "$out/wgmma_registers.log") kernels without a finding"
     for t in "$out"/test_cuda_*.code; do
         read -r code spent <"$t"
         rm "$t"

@@ -82,7 +82,7 @@ bt_err bt_copier_sum(bt_copier *copier, const bt_kv_layout *layout, const void *
 typedef enum { BT_COPIER_BY_KERNEL, BT_COPIER_BY_ENGINE } bt_copier_way;
 // Blocks that are neighbours on both sides. A batch may have several runs: a batch costs more than a run.
 typedef struct {
-    void *to;
+    void *to; // NULL, of all runs of a batch: only sums
     const void *from;
     uint32_t count;
 } bt_copier_blocks;

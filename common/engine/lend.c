@@ -107,23 +107,40 @@ bt_lend_layer(const bt_lend *lend, uint32_t layer)
                                        lend->layout->layer_bytes, lend->layout->block_bytes);
 }
 
-// The sums of the device's copy are those of the host's: the same bytes.
+// Asks for the sums of so many runs and waits for them: a batch, since each wait is a journey to the device and back.
 static bt_err
-sum_run(bt_lend *lend, const bt_device_rows *run)
+sum_batch(bt_lend *lend, const bt_device_rows *runs, uint32_t count, const bt_copier_landed **landed)
 {
-    bt_block first = (bt_block)(run->at / lend->layout->block_bytes);
-    const bt_copier_landed *landed;
+    bt_copier_blocks blocks[BT_COPIER_RUNS_MAX];
     uint64_t ticket;
-    bt_err err = bt_copier_sum(lend->copier, lend->layout, lend->kv + run->at, run->rows, &ticket);
+    bt_err err;
 
-    if (err != BT_OK || (err = bt_copier_wait(lend->copier, ticket, bt_time_now() + SUM_TIME_MAX)) != BT_OK) {
+    for (uint32_t i = 0; i < count; i++) {
+        blocks[i] = (bt_copier_blocks){NULL, lend->kv + runs[i].at, runs[i].rows};
+    }
+    err = bt_copier_fetch(lend->copier, lend->layout, blocks, count, BT_COPIER_BY_KERNEL, &ticket);
+    if (err != BT_OK || bt_copier_wait(lend->copier, ticket, bt_time_now() + SUM_TIME_MAX) != BT_OK) {
         return BT_ERR_DEVICE;
     }
-    landed = bt_copier_landed_of(lend->copier, ticket);
-    for (uint32_t i = 0; i < run->rows; i++) {
-        lend->sums[first + i] = bt_kv_checksum_end(landed[i].sum, lend->layout->trailer_offset);
-    }
+    *landed = bt_copier_landed_of(lend->copier, ticket);
     return BT_OK;
+}
+
+// The sums of the device's copy are those of the host's: the same bytes.
+static bt_err
+sum_runs(bt_lend *lend, const bt_device_rows *runs, uint32_t count)
+{
+    const bt_copier_landed *landed;
+    bt_err err = sum_batch(lend, runs, count, &landed);
+
+    for (uint32_t i = 0; i < count && err == BT_OK; i++) {
+        bt_block first = (bt_block)(runs[i].at / lend->layout->block_bytes);
+
+        for (uint32_t b = 0; b < runs[i].rows; b++, landed++) {
+            lend->sums[first + b] = bt_kv_checksum_end(landed->sum, lend->layout->trailer_offset);
+        }
+    }
+    return err;
 }
 
 bt_err
@@ -131,8 +148,10 @@ bt_lend_end(bt_lend *lend)
 {
     bt_err err = BT_OK;
 
-    for (uint32_t i = 0; i < lend->run_count && err == BT_OK; i++) {
-        err = sum_run(lend, &lend->runs[i]);
+    for (uint32_t i = 0; i < lend->run_count && err == BT_OK; i += BT_COPIER_RUNS_MAX) {
+        uint32_t rest = lend->run_count - i;
+
+        err = sum_runs(lend, lend->runs + i, rest < BT_COPIER_RUNS_MAX ? rest : BT_COPIER_RUNS_MAX);
     }
     return err;
 }

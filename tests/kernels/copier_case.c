@@ -103,6 +103,20 @@ check_landed(const copier_world *w)
     }
 }
 
+// Runs of one, no and several blocks.
+static bt_err
+sum_in_runs(copier_world *w)
+{
+    static const uint32_t from[] = {0, 1, 1, 4}, count[] = {1, 0, 3, 3};
+    bt_copier_blocks runs[4];
+
+    ck_assert_uint_eq(w->blocks, BLOCKS);
+    for (size_t i = 0; i < 4; i++) {
+        runs[i] = (bt_copier_blocks){NULL, w->from + from[i] * w->layout.block_bytes, count[i]};
+    }
+    return bt_copier_fetch(w->copier, &w->layout, runs, 4, BT_COPIER_BY_KERNEL, &w->ticket);
+}
+
 void
 copier_case_sums(bt_device_kind kind, size_t shape)
 {
@@ -111,6 +125,9 @@ copier_case_sums(bt_device_kind kind, size_t shape)
     copier_world_open(&w, kind, shape, BLOCKS);
     for (int round = 0; round < 6; round++) { // more than there are slots: what a batch used it leaves clean
         ck_assert_int_eq(bt_copier_sum(w.copier, &w.layout, w.from, w.blocks, &w.ticket), BT_OK);
+        copier_await(&w);
+        check_landed(&w);
+        ck_assert_int_eq(sum_in_runs(&w), BT_OK);
         copier_await(&w);
         check_landed(&w);
     }

@@ -194,6 +194,38 @@ START_TEST(what_a_step_finishes_is_in_the_pool_that_is_lent_and_nothing_else_is)
 }
 END_TEST
 
+// More runs than a batch of sums takes: every second block, in one step.
+START_TEST(blocks_that_lie_apart_have_their_sums)
+{
+    enum { COUNT = 37, TOKENS = COUNT * 16 };
+    world w = {0};
+    bt_engine_options options = options_of(&w, true, true);
+    int32_t *many = bt_alloc_array(TOKENS, sizeof *many);
+    uint32_t blocks[COUNT];
+    bt_batch_item item = {.ids = many, .count = TOKENS, .blocks = blocks, .prompt_count = TOKENS, .next_id = -1};
+    bt_token_result drawn;
+    bt_why why;
+
+    options.kv_blocks = 2 * COUNT, options.chunk_tokens = options.context = TOKENS;
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        many[i] = ids[i * 7 % PROMPT];
+        blocks[i / 16] = 2 * (i / 16) + 1;
+    }
+    ck_assert_msg(bt_engine_open(&w.engine, &options, &why) == BT_OK, "%s", why.text);
+    ck_assert_int_eq(bt_engine_step(w.engine, &item, 1, &(bt_step_result){.drawn = &drawn}), BT_OK);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const bt_kv_layout *layout = bt_engine_kv_layout(w.engine);
+        uint64_t sum = bt_kv_checksum_part(block_of(&w, blocks[i]), layout->trailer_offset, 0);
+
+        ck_assert_uint_eq(bt_engine_kv_sum(w.engine, blocks[i]), bt_kv_checksum_end(sum, layout->trailer_offset));
+        ck_assert(i == 0 ||
+                  bt_engine_kv_sum(w.engine, blocks[i] - 1) == 0); // the first was written when the engine was opened
+    }
+    bt_free(many);
+    close_world(&w);
+}
+END_TEST
+
 static void
 wait_until_in(bt_engine *engine, uint64_t ticket)
 {
@@ -300,6 +332,7 @@ main(void)
 
     tcase_add_unchecked_fixture(all, setup, teardown);
     tcase_add_test(all, what_a_step_finishes_is_in_the_pool_that_is_lent_and_nothing_else_is);
+    tcase_add_test(all, blocks_that_lie_apart_have_their_sums);
     tcase_add_test(all, what_was_fetched_is_read_once_it_is_in);
     tcase_add_test(all, a_broken_device_fails_every_step_and_says_so);
     // Hundreds of opens: not on a GPU.

@@ -329,8 +329,8 @@ ucx_path(const bt_transport *transport, uint32_t slot, char *name, size_t bytes)
 {
     bt_ucx_peer *p = &((const bt_ucx *)transport)->peers[slot];
 
-    if (p->ep != NULL) {
-        name_transport(p);
+    if (p->transport[0] == 0) {
+        name_transport(p); // once: it allocates, and who asks for a node's state asks ten times a second
     }
     snprintf(name, bytes, "%s", p->transport);
     return path_of(p);

@@ -2,6 +2,7 @@
 #include "common/engine/outlook.h"
 #include "common/base/log.h"
 #include "common/json/write.h"
+#include "common/transfer/transfer.h"
 #include "tools/commands.h"
 #include "tools/engine_args.h"
 #include "tools/plan_advice.h"
@@ -71,6 +72,13 @@ where(const planning *p)
     return *p->outlook.plan.where != 0 ? p->outlook.plan.where : "cpu";
 }
 
+// What a node of the cluster takes besides, of its machine's memory: its GPU's pool once more, pinned, where blocks go by way of it.
+static size_t
+host_pool(const bt_engine_outlook *o)
+{
+    return o->options.device.kind == BT_DEVICE_CPU ? 0 : bt_transfer_pool_bytes(o->plan.block_bytes, o->plan.blocks);
+}
+
 static void
 print_part(const char *name, size_t bytes, const char *what)
 {
@@ -119,6 +127,11 @@ print_text(const planning *p)
     print_part("total", o->plan.total, text);
     if (o->loading != 0) {
         print_part("loading", o->loading, "of this machine's memory for a while, besides the file's pages");
+    }
+    if (host_pool(o) != 0) {
+        print_part(
+            "host pool", host_pool(o),
+            "of this machine's memory, pinned, in a node that hands over by way of it (not with transport cuda)");
     }
     if (p->fits == BT_OK) {
         printf("fits          %u of %u sequences at their full %u tokens, %" PRIu64 " tokens in all\n",
@@ -176,6 +189,7 @@ print_json(const planning *p)
     bt_json_put_int(&w, "free", (int64_t)o->plan.available);
     bt_json_put_int(&w, "spare", (int64_t)o->plan.spare);
     bt_json_put_int(&w, "loading", (int64_t)o->loading);
+    bt_json_put_int(&w, "host_pool", (int64_t)host_pool(o));
     bt_json_put_int(&w, "sequences_at_full_context", whole_sequences(p));
     if (p->fits != BT_OK) {
         bt_json_put_text(&w, "reason", bt_str_of(p->why.text));

@@ -187,8 +187,8 @@ bt_transfer_open(bt_transfer **out, const bt_transfer_options *options, bt_why *
     set_defaults(&t->o);
     if ((err = check_options(&t->o, why)) != BT_OK || (err = pick_transport(&t->ops, &t->o, why)) != BT_OK ||
         (err = open_tables(t, why)) != BT_OK ||
-        (err = t->ops->open(&t->transport, &t->o, ((size_t)t->o.blocks + 2) * t->o.layout.block_bytes, &t->memory,
-                            why)) != BT_OK ||
+        (err = t->ops->open(&t->transport, &t->o, bt_transfer_pool_bytes(t->o.layout.block_bytes, t->o.blocks),
+                            &t->memory, why)) != BT_OK ||
         (err = write_proof(t, why)) != BT_OK) {
         bt_transfer_close(t);
         return err;

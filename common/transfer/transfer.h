@@ -104,6 +104,13 @@ bt_err bt_transfer_open(bt_transfer **out, const bt_transfer_options *options, b
 // NULL is fine. Peers see a dead owner; fetches in progress end without events.
 void bt_transfer_close(bt_transfer *transfer);
 
+// Bytes that a pool takes: its blocks, and two more for the proof.
+static inline size_t
+bt_transfer_pool_bytes(size_t block_bytes, uint32_t blocks)
+{
+    return ((size_t)blocks + 2) * block_bytes;
+}
+
 // The blocks: block b at b · layout.block_bytes, zeroed, at a 64-byte boundary, good until close. Of a GPU: addresses there; blocks are
 // cleared and stamped by a bt_copier (kernels/copier.h).
 uint8_t *bt_transfer_pool(bt_transfer *transfer);

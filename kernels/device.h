@@ -52,7 +52,8 @@ typedef struct {
 bt_err bt_device_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why);
 size_t bt_device_scratch_bytes(const bt_device *device);
 
-// What a device takes for itself, told without one: no GPU has to be there, only a build that knows its kind.
+// What a device takes for itself, told without one: no GPU has to be there, only a build that knows its kind. BT_ERR_UNSUPPORTED, as of
+// bt_device_reserve: it has no kernel for such shapes.
 typedef struct {
     const bt_ops *ops; // what needs no device: weight_bytes and the packers
     size_t scratch;    // by bt_device_reserve with these limits

@@ -6,7 +6,7 @@
 #include "kernels/cuda/ptx.cuh"
 
 #define TILE 64
-#define GROUP_MAX 16u
+#define GROUP_MAX BT_CUDA_GROUP_MAX
 #define THREADS 128
 
 typedef struct {

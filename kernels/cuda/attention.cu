@@ -154,12 +154,8 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     bool mma = bt_cuda_prompt_takes(c) && (cuda->prompts || cuda->step.tile_count == 0);
     bt_err err = BT_OK;
 
+    assert(args->head_dim <= HEAD_DIM_MAX && c.group <= GROUP_MAX); // bt_device_reserve has seen to it
     bt_cuda_forget(cuda, NULL);
-    if (args->head_dim > HEAD_DIM_MAX || c.group > GROUP_MAX) {
-        bt_log_error("CUDA-SHAPE", "attention with heads of %u and groups of %u: %u and %u are the most here",
-                     args->head_dim, c.group, HEAD_DIM_MAX, GROUP_MAX);
-        return BT_ERR_UNSUPPORTED;
-    }
     if (args->norm_whole && args->q_norm != NULL) {
         whole_kernel<<<cuda->tokens, 32, 0, cuda->stream>>>(c);
     }

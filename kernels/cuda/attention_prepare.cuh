@@ -4,7 +4,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/weight.cuh"
 
-#define HEAD_DIM_MAX 512u
+#define HEAD_DIM_MAX BT_CUDA_HEAD_DIM_MAX
 
 static __global__ void
 whole_kernel(const __grid_constant__ attention_call c)

@@ -110,11 +110,29 @@ clear(bt_cuda *cuda, void *memory, size_t bytes)
            bt_cuda_settle(cuda, "clear memory") == BT_OK;
 }
 
+// A model that attention has no kernel for is refused before it is loaded, and not by its first step.
+static bt_err
+check_heads(const bt_device_limits *l, bt_why *why)
+{
+    uint32_t group = l->kv_heads != 0 ? l->heads / l->kv_heads : 0;
+
+    return group <= BT_CUDA_GROUP_MAX && l->head_dim <= BT_CUDA_HEAD_DIM_MAX
+               ? BT_OK
+               : bt_fail(why, BT_ERR_UNSUPPORTED,
+                         "device cuda: attention takes up to %u query heads that share a KV head, of up to %u numbers: "
+                         "this model has %u of %u",
+                         BT_CUDA_GROUP_MAX, BT_CUDA_HEAD_DIM_MAX, group, l->head_dim);
+}
+
 static bt_err
 cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
 {
     bt_cuda *cuda = bt_cuda_of(device);
+    bt_err err = check_heads(limits, why);
 
+    if (err != BT_OK) {
+        return err;
+    }
     cudaSetDevice(cuda->index);
     free_scratch(cuda);
     cuda->limits = *limits;
@@ -307,8 +325,13 @@ graphs_most(const bt_device_limits *l)
 bt_err
 bt_cuda_foresee(bt_device_needs *out, const bt_device_limits *limits, bt_why *why)
 {
-    bt_cuda *cuda = (bt_cuda *)calloc(1, sizeof *cuda); // one that is nowhere: what it would take is counted
+    bt_err err = check_heads(limits, why);
+    bt_cuda *cuda;
 
+    if (err != BT_OK) {
+        return err;
+    }
+    cuda = (bt_cuda *)calloc(1, sizeof *cuda); // one that is nowhere: what it would take is counted
     if (cuda == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
     }

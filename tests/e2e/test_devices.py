@@ -1,5 +1,5 @@
 """Devices that are not there, and `baton plan`, which needs none."""
-import json, os, subprocess
+import json, os, struct, subprocess
 import pytest
 from conftest import BATON, ROOT
 
@@ -8,8 +8,8 @@ needs_cuda = pytest.mark.skipif(not os.path.exists(CUDA), reason='no build with 
 no_driver = pytest.mark.skipif(os.path.exists('/dev/nvidiactl'), reason='a driver is here')
 
 
-def run(program, *args):
-    r = subprocess.run([program, *args], capture_output=True, text=True, timeout=60)
+def run(program, *args, **env):
+    r = subprocess.run([program, *args], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
     return r.returncode, r.stdout, r.stderr
 
 
@@ -54,6 +54,46 @@ def test_a_transfer_that_nobody_knows_is_not_measured_in_silence(option, names):
 @no_driver
 def test_a_machine_without_a_driver_says_so(tiny):
     refuses(CUDA, tiny, 'cuda:0', 'no NVIDIA driver here')
+
+
+# A model of one layer, nothing but zeros.
+def write_llama(folder, heads, kv_heads, head_dim=16, hidden=64, ffn=64, vocab=32):
+    config = {'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'hidden_size': hidden, 'intermediate_size': ffn,
+              'num_hidden_layers': 1, 'num_attention_heads': heads, 'num_key_value_heads': kv_heads, 'head_dim': head_dim,
+              'vocab_size': vocab, 'max_position_embeddings': 256, 'rms_norm_eps': 1e-5, 'rope_theta': 10000.0,
+              'tie_word_embeddings': True, 'torch_dtype': 'bfloat16'}
+    q, kv, layer = heads * head_dim, kv_heads * head_dim, 'model.layers.0.'
+    shapes = {'model.embed_tokens.weight': [vocab, hidden], 'model.norm.weight': [hidden], layer + 'input_layernorm.weight': [hidden],
+              layer + 'post_attention_layernorm.weight': [hidden], layer + 'self_attn.q_proj.weight': [q, hidden],
+              layer + 'self_attn.k_proj.weight': [kv, hidden], layer + 'self_attn.v_proj.weight': [kv, hidden],
+              layer + 'self_attn.o_proj.weight': [hidden, q], layer + 'mlp.gate_proj.weight': [ffn, hidden],
+              layer + 'mlp.up_proj.weight': [ffn, hidden], layer + 'mlp.down_proj.weight': [hidden, ffn]}
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {'dtype': 'BF16', 'shape': shape, 'data_offsets': [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / 'config.json').write_text(json.dumps(config))
+    (folder / 'model.safetensors').write_bytes(struct.pack('<Q', len(text)) + text + bytes(at))
+    return str(folder)
+
+
+@needs_cuda
+def test_a_model_that_a_gpu_has_no_attention_for_is_refused_before_it_is_loaded(tmp_path):
+    many, most = write_llama(tmp_path / 'many', 34, 2), write_llama(tmp_path / 'most', 32, 2)
+    gpu = ['--device', 'cuda:0', '--memory', '2G']
+    assert plan(CUDA, many, '--memory', '2G')['fits'] and plan(CUDA, most, *gpu)['fits']
+    code, out, err = run(CUDA, 'plan', many, *gpu)
+    assert code == 2 and out == '' and 'up to 16 query heads that share a KV head' in last_line(err) and '17 of 16' in last_line(err)
+
+
+@needs_cuda
+@pytest.mark.parametrize('names', ['fewer', 'few,deco', 'wide, gemm', 'Prompt', 'few,,wide'])
+def test_a_kernel_that_is_misspelt_is_not_left_out_in_silence(tiny, names):
+    code, _, err = run(CUDA, 'run', tiny, '--prompt', 'x', '--device', 'cuda:0', BATON_CUDA_WITHOUT=names)
+    assert code == 2 and 'expected some of few, wide, gemm, decode and prompt' in last_line(err)
 
 
 def test_a_device_that_is_no_device_is_a_wrong_use(tiny):
@@ -107,5 +147,6 @@ def test_a_gpu_is_planned_where_none_is(tiny):
     assert p['device'] == 'cuda:1' and p['kv'] % 2**21 == 0 and p['graphs_max'] > 0 and p['loading'] > 0
     assert p['total'] == p['weights'] + p['kv'] + p['scratch'] + p['logits'] + p['graphs_max']
     assert p['limit'] == p['free'] - p['spare']
+    assert p['host_pool'] == (p['blocks'] + 2) * p['block_bytes'] and plan(BATON, tiny)['host_pool'] == 0
     assert what_would_fit_fits(CUDA, tiny, '--device', 'cuda:1', '--memory', '400M', '--set', 'engine.max_sequences=512',
                                '--set', 'engine.chunk_tokens=8192', '--context', '200000', '--kv', 'f32')

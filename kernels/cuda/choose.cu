@@ -42,17 +42,50 @@ some_code(void)
 }
 
 // BATON_CUDA_WITHOUT=few,wide,gemm,decode,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
+static const char *const may_be_without[] = {"few", "wide", "gemm", "decode", "prompt"};
+
+static bool
+names(const char *at, size_t length, const char *kernel)
+{
+    return strlen(kernel) == length && memcmp(at, kernel, length) == 0;
+}
+
+// A name that is misspelt would leave nothing out, and whoever looks for a fault would be led astray.
+static bt_err
+check_without(bt_why *why)
+{
+    const char *at = getenv("BATON_CUDA_WITHOUT");
+
+    while (at != NULL && *at != 0) {
+        size_t length = strcspn(at, ",");
+        bool known = false;
+
+        for (const char *kernel : may_be_without) {
+            known = known || names(at, length, kernel);
+        }
+        if (!known) {
+            return bt_fail(why, BT_ERR_INVALID,
+                           "BATON_CUDA_WITHOUT: expected some of few, wide, gemm, decode and prompt, not '%.*s'",
+                           (int)length, at);
+        }
+        at += length + (at[length] == ',');
+    }
+    return BT_OK;
+}
+
 static bool
 left_out(const char *kernel)
 {
     const char *at = getenv("BATON_CUDA_WITHOUT");
-    size_t length = strlen(kernel);
 
-    for (; at != NULL; at = strchr(at, ','), at = at != NULL ? at + 1 : NULL) {
-        if (strncmp(at, kernel, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+    while (at != NULL && *at != 0) {
+        size_t length = strcspn(at, ",");
+
+        if (names(at, length, kernel)) {
             bt_log_warn("CUDA-WITHOUT", "the %s kernels are left out, as BATON_CUDA_WITHOUT says", kernel);
             return true;
         }
+        at += length + (at[length] == ',');
     }
     return false;
 }
@@ -65,7 +98,7 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cudaError_t error;
     bt_err err;
 
-    if ((err = find_device(options, why)) != BT_OK) {
+    if ((err = check_without(why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
         return err;
     }
     cuda->index = (int)options->index;

@@ -176,7 +176,8 @@ bt_cuda_rows_max(const bt_cuda *cuda)
     return cuda->limits.logit_rows != 0 ? cuda->limits.logit_rows : cuda->limits.tokens;
 }
 
-// choose.cu: fills in what this GPU is and can. BT_ERR_UNSUPPORTED: there is none, or this program cannot use it.
+// choose.cu: fills in what this GPU is and can. BT_ERR_UNSUPPORTED: there is none, or this program cannot use it. BT_ERR_INVALID: a name in
+// BATON_CUDA_WITHOUT that is none.
 bt_err bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why);
 // scratch.cu: the bytes that `limits` ask for; what the device names lies at `base` from now on (NULL: it is only counted).
 size_t bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base);

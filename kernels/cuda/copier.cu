@@ -355,6 +355,9 @@ copier_close(bt_copier *copier)
     cuda_copier *c = copier_of(copier);
     const cudaStream_t streams[] = {c->main, c->side, c->notes};
 
+    if (c->cuda->hangs) {
+        return; // as the device's own close
+    }
     cudaSetDevice(c->cuda->index);
     for (cudaStream_t stream : streams) {
         if (stream != NULL) {

@@ -29,6 +29,9 @@ void
 bt_cuda_unpin(bt_device *device, void *memory, size_t bytes)
 {
     (void)bytes;
+    if (bt_cuda_of(device)->hangs) {
+        return; // it would wait
+    }
     cudaSetDevice(bt_cuda_of(device)->index);
     if (cudaHostUnregister(memory) != cudaSuccess) {
         cudaGetLastError(); // it was not pinned

@@ -155,6 +155,9 @@ bt_cuda_settle(bt_cuda *cuda, const char *what)
     return bt_cuda_settle_stream(cuda, cuda->stream, what);
 }
 
+// One thread of the process at a time between true and false (launch.cuh).
+void bt_cuda_lock_launch(bool lock);
+
 static inline bt_err
 bt_cuda_launched(bt_cuda *cuda, const char *what)
 {

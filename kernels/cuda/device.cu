@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/ref/attention.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,16 @@ bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
     bt_log_error("CUDA-FAILED", "%s: %s: %s", cuda->name, what, cudaGetErrorString(error));
     cuda->broken = error;
     return BT_ERR_DEVICE;
+}
+
+void
+bt_cuda_lock_launch(bool lock)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    int error = lock ? pthread_mutex_lock(&mutex) : pthread_mutex_unlock(&mutex);
+
+    assert(error == 0);
+    (void)error;
 }
 
 bt_err

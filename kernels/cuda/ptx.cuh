@@ -91,7 +91,7 @@ template <int N>
 static __device__ __forceinline__ void
 bt_copy_wait(void)
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N));
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 static __device__ __forceinline__ void

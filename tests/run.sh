@@ -58,6 +58,17 @@ cuda() {
         cmake --build build/cuda --target baton bench_cuda tests_gpu
 }
 
+# What no test on a GPU sees every time, the machine code shows. CUDA's Debian packages leave out what reads it; PyPI has it.
+registers() {
+    local tools=build/cuda-tools
+    [ -e build/cuda/bench_cuda ] || { echo "not built: no nvcc here"; return 77; }
+    { command -v cuobjdump && command -v nvdisasm; } >/dev/null || [ -d $tools ] ||
+        "$(tests/venv.sh)" -m pip install -q --disable-pip-version-check --no-deps --target $tools \
+            nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.* || return 1
+    PATH=$PATH:$PWD/$tools/nvidia/cu13/bin
+    python3 tests/gpu/wgmma_registers.py && python3 tests/gpu/wgmma_registers.py build/cuda/bench_cuda
+}
+
 echo "installing what is missing …"
 deploy/install.sh build run test || { echo "0 passed, 1 failed"; exit 1; }
 command -v ccache >/dev/null && LAUNCHER=ccache
@@ -70,7 +81,7 @@ for stage in $stages; do
         ;;
     build)
         step build-release configure release || break
-        step build-cuda cuda
+        step build-cuda cuda && step wgmma-registers registers
         ;;
     unit) suite release ;;
     # By clang, whose sanitizers see more (an offset to no address at all, gcc's do not), with the fuzzers in the same build.

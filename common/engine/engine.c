@@ -159,13 +159,13 @@ warm_up(bt_engine *engine, bt_why *why)
     item.count = item.count < o->context ? item.count : o->context;
     bt_device_parallel(engine->host, touch, &engine->scratch);
     err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
-    if (err == BT_ERR_DEVICE) { // the sampler found no number among the logits
-        return bt_fail(why, BT_ERR_INVALID, "%s: the weights give no finite logits: the file is damaged",
-                       o->model.path);
-    }
     item.count = 1;
     if (err == BT_OK) {
         err = bt_engine_step(engine, &item, 1, &(bt_step_result){.drawn = &drawn});
+    }
+    if (err == BT_ERR_DEVICE && !bt_device_is_broken(engine->device)) { // the sampler found no number among the logits
+        return bt_fail(why, BT_ERR_INVALID, "%s: the weights give no finite logits: the file is damaged",
+                       o->model.path);
     }
     return err == BT_OK ? BT_OK : bt_fail(why, err, "engine: a first step failed (%s)", bt_err_name(err));
 }

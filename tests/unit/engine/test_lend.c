@@ -300,6 +300,19 @@ START_TEST(a_broken_device_fails_every_step_and_says_so)
 }
 END_TEST
 
+START_TEST(a_device_that_breaks_at_once_is_not_put_down_to_the_file)
+{
+    world w = {0};
+    bt_engine_options options = options_of(&w, false, false);
+    bt_why why;
+
+    options.device.break_after = 1;
+    ck_assert_int_eq(bt_engine_open(&w.engine, &options, &why), BT_ERR_DEVICE);
+    ck_assert_msg(strstr(why.text, "a first step failed") != NULL, "%s", why.text);
+    close_world(&w);
+}
+END_TEST
+
 START_TEST(open_survives_every_failing_allocation)
 {
     bool out = _i;
@@ -335,6 +348,7 @@ main(void)
     tcase_add_test(all, blocks_that_lie_apart_have_their_sums);
     tcase_add_test(all, what_was_fetched_is_read_once_it_is_in);
     tcase_add_test(all, a_broken_device_fails_every_step_and_says_so);
+    tcase_add_test(all, a_device_that_breaks_at_once_is_not_put_down_to_the_file);
     // Hundreds of opens: not on a GPU.
     tcase_add_loop_test(all, open_survives_every_failing_allocation, 0, APART_DEVICE == BT_DEVICE_CPU ? 2 : 0);
     tcase_set_timeout(all, 120);

@@ -234,6 +234,9 @@ bt_cuda_end(bt_device *device)
     bt_cuda *cuda = bt_cuda_of(device);
     bt_err err = BT_OK;
 
+    if (cuda->hangs) {
+        return BT_ERR_DEVICE; // found out on the way (cublas.cu); making a graph would wait for it
+    }
     if (cuda->recording) {
         cuda->recording = false;
         err = keep_recorded(cuda);

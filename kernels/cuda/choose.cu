@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HOPPER_SHARED                                                                                                  \
+    ((size_t)227 << 10) // of a block of threads; sm_120 knows programmatic dependence, too, and gives 99 KiB
+
 // Is there a driver that knows this program's CUDA, and the device? One line says what is missing.
 static bt_err
 find_device(const bt_device_options *options, bt_why *why)
@@ -96,6 +99,7 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     struct cudaDeviceProp p;
     struct cudaFuncAttributes found;
     cudaError_t error;
+    bool roomy;
     bt_err err;
 
     if ((err = check_without(why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
@@ -121,8 +125,9 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->sms = p.multiProcessorCount;
     cuda->shared_max = p.sharedMemPerBlockOptin;
     cuda->early_launch = p.major >= 9;
-    cuda->few = cuda->early_launch && !left_out("few");
-    cuda->decode = cuda->early_launch && !left_out("decode");
+    roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
+    cuda->few = roomy && !left_out("few");
+    cuda->decode = roomy && !left_out("decode");
     cuda->prompts = !left_out("prompt");
 #ifdef BT_CUDA_WARPGROUPS
     cuda->wide = p.major == 9 && !left_out("wide");

@@ -38,6 +38,7 @@ bt_engine_settings_options(const bt_engine_settings *s, const char *path)
     bt_engine_options options = {
         .model = {.path = path,
                   .weights = (bt_load_weights)s->weights,
+                  .hasty = s->hasty_weights,
                   .equalise = s->kv_format == BT_KV_INT8 && s->weights != BT_LOAD_EXACT},
         .device = {.kind = BT_DEVICE_CPU,
                    .threads = s->threads,

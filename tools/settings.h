@@ -21,6 +21,7 @@ typedef struct {
     double prefill_share;
     size_t memory;
     uint32_t kv_format, kv_blocks, kv_block_tokens; // bt_kv_format
+    bool hasty_weights;                             // bt_model_options.hasty
     // For tests of what happens on a GPU:
     bool kv_apart;        // bt_engine_options
     uint32_t break_after; // bt_device_options
@@ -103,6 +104,15 @@ typedef struct {
          0,                                                                                                            \
          "0",                                                                                                          \
          "Weights, KV and scratch together; 0 = what is free.",                                                        \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL},                                                                                                        \
+        {"engine.hasty_weights",                                                                                       \
+         BT_SETTING_BOOL,                                                                                              \
+         (at) + offsetof(bt_engine_settings, hasty_weights),                                                           \
+         0,                                                                                                            \
+         "false",                                                                                                      \
+         "For measuring speed: weights made at load get no search for their scales, quicker and worse.",               \
          0,                                                                                                            \
          0,                                                                                                            \
          NULL},                                                                                                        \

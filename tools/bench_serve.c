@@ -23,6 +23,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define IDS_FIRST 16u // of --ids: below it are control tokens
+
 typedef struct {
     double *values;
     size_t count, cap;
@@ -39,23 +41,26 @@ typedef struct {
     bt_buf out;
     size_t sent;
     bt_time arrived, first, last;
-    uint32_t tokens, usage_prompt, usage_completion;
+    uint32_t tokens, usage_prompt, usage_completion; // tokens: events with text
+    bt_time stall;                                   // the longest time between two of them
     bool failed;
     char why[200];
 } slot;
 
 struct bench {
     const char *url, *model, *key;
-    uint32_t concurrency, requests, prompt_tokens, max_tokens;
-    uint64_t seed;
-    float rate, temperature;
+    uint32_t concurrency, requests, prompt_tokens, max_tokens, vocab;
+    uint64_t seed, arrival_seed;
+    float rate, temperature, slo_ttft, slo_tpot;
+    const char *log_path;
     bool json, chat;
     char host[256], port[8], path[256];
     struct addrinfo *address;
     bt_loop *loop;
-    bt_rng rng;
+    bt_rng rng, arrivals;
     slot *slots;
-    uint32_t started, ended, errors;
+    uint32_t started, ended, errors, good; // good: within both limits
+    FILE *log;
     bt_time begun, next_arrival;
     samples ttft, tpot, itl, total;
     uint64_t prompt_count, token_count;
@@ -96,6 +101,17 @@ put_prompt(bench *b, bt_buf *out)
     }
 }
 
+// Ids of any kind, which is what a model of noise answers as well as any other. The first few are often not allowed in a text.
+static void
+put_ids(bench *b, bt_json_writer *w)
+{
+    bt_json_begin_array(w, "prompt");
+    for (uint32_t i = 0; i < b->prompt_tokens; i++) {
+        bt_json_put_int(w, NULL, (int64_t)(IDS_FIRST + bt_rng_below(&b->rng, b->vocab - IDS_FIRST)));
+    }
+    bt_json_end(w);
+}
+
 static void
 put_body(bench *b, bt_buf *body)
 {
@@ -103,7 +119,9 @@ put_body(bench *b, bt_buf *body)
     bt_buf prompt;
 
     bt_buf_init(&prompt, 64 << 20);
-    put_prompt(b, &prompt);
+    if (b->vocab == 0) {
+        put_prompt(b, &prompt);
+    }
     bt_json_write(&w, body);
     bt_json_begin_object(&w, NULL);
     if (b->model != NULL) {
@@ -116,6 +134,8 @@ put_body(bench *b, bt_buf *body)
         bt_json_put_text(&w, "content", (bt_str){prompt.data, prompt.len});
         bt_json_end(&w);
         bt_json_end(&w);
+    } else if (b->vocab != 0) {
+        put_ids(b, &w);
     } else {
         bt_json_put_text(&w, "prompt", (bt_str){prompt.data, prompt.len});
     }
@@ -171,11 +191,47 @@ note_error(slot *s, const char *words)
 
 static void start_due(bench *b);
 
+static double
+ms(bt_time duration)
+{
+    return (double)duration / (double)BT_MILLISECOND;
+}
+
+// What is asked of every request can be asked of these lines afterwards.
+static void
+log_request(const slot *s, uint32_t tokens, bt_time tpot, bt_time now)
+{
+    if (s->b->log != NULL) {
+        fprintf(s->b->log,
+                "{\"at_ms\":%.3f,\"ttft_ms\":%.3f,\"tpot_ms\":%.3f,\"stall_ms\":%.3f,\"e2e_ms\":%.3f,"
+                "\"prompt_tokens\":%u,\"tokens\":%u}\n",
+                ms(s->arrived - s->b->begun), ms(s->first - s->arrived), ms(tpot), ms(s->stall), ms(now - s->arrived),
+                s->usage_prompt, tokens);
+    }
+}
+
+static void
+take_answer(slot *s, bt_time now)
+{
+    bench *b = s->b;
+    uint32_t tokens = s->usage_completion != 0 ? s->usage_completion : s->tokens;
+    bt_time tpot = tokens > 1 ? (s->last - s->first) / (tokens - 1) : 0;
+
+    add(&b->ttft, s->first - s->arrived);
+    add(&b->total, now - s->arrived);
+    if (tokens > 1) {
+        add(&b->tpot, tpot);
+    }
+    b->token_count += tokens;
+    b->prompt_count += s->usage_prompt;
+    b->good += ms(s->first - s->arrived) <= (double)b->slo_ttft && ms(tpot) <= (double)b->slo_tpot;
+    log_request(s, tokens, tpot, now);
+}
+
 static void
 finish(slot *s)
 {
     bench *b = s->b;
-    bt_time now = bt_time_now();
 
     s->busy = false;
     b->ended++;
@@ -186,15 +242,7 @@ finish(slot *s)
         }
         hang_up(s);
     } else {
-        uint32_t tokens = s->usage_completion != 0 ? s->usage_completion : s->tokens;
-
-        add(&b->ttft, s->first - s->arrived);
-        add(&b->total, now - s->arrived);
-        if (tokens > 1) {
-            add(&b->tpot, (s->last - s->first) / (tokens - 1));
-        }
-        b->token_count += tokens;
-        b->prompt_count += s->usage_prompt;
+        take_answer(s, bt_time_now());
     }
     if (s->reader.closes) {
         hang_up(s);
@@ -256,6 +304,7 @@ on_data(void *self, bt_str data)
             s->first = now;
         } else {
             add(&s->b->itl, now - s->last);
+            s->stall = now - s->last > s->stall ? now - s->last : s->stall;
         }
         s->last = now;
     }
@@ -346,7 +395,7 @@ start(slot *s, bt_time arrived)
     s->busy = s->writing = true;
     s->failed = false;
     s->arrived = arrived;
-    s->first = s->last = 0;
+    s->first = s->last = s->stall = 0;
     s->tokens = s->usage_prompt = s->usage_completion = 0;
     s->sent = 0;
     bt_sse_reader_init(&s->reader);
@@ -363,7 +412,7 @@ start(slot *s, bt_time arrived)
 static void
 draw_arrival(bench *b)
 {
-    double wait = -log(1 - (double)bt_rng_float(&b->rng)) / (double)b->rate;
+    double wait = -log(1 - (double)bt_rng_float(&b->arrivals)) / (double)b->rate;
 
     b->next_arrival += (bt_time)(wait * (double)BT_SECOND);
 }
@@ -444,6 +493,10 @@ print_json(bench *b, double seconds)
     bt_json_put_int(&w, "completion_tokens", (int64_t)b->token_count);
     bt_json_put_real(&w, "requests_per_s", (double)(b->ended - b->errors) / seconds);
     bt_json_put_real(&w, "tokens_per_s", (double)b->token_count / seconds);
+    bt_json_put_real(&w, "slo_ttft_ms", b->slo_ttft);
+    bt_json_put_real(&w, "slo_tpot_ms", b->slo_tpot);
+    bt_json_put_int(&w, "good", b->good);
+    bt_json_put_real(&w, "goodput_per_s", b->good / seconds);
     put_samples(&w, "ttft_ms", &b->ttft);
     put_samples(&w, "tpot_ms", &b->tpot);
     put_samples(&w, "itl_ms", &b->itl);
@@ -468,6 +521,8 @@ print_text(bench *b, double seconds)
     printf("%u requests, %u errors, %.2f s: %.2f requests/s, %.1f tokens/s of answers, %.1f of prompts\n", b->ended,
            b->errors, seconds, (double)(b->ended - b->errors) / seconds, (double)b->token_count / seconds,
            (double)b->prompt_count / seconds);
+    printf("  %u within %g ms to the first token and %g ms a token: %.2f requests/s\n", b->good, (double)b->slo_ttft,
+           (double)b->slo_tpot, b->good / seconds);
     print_row("time to first token, ms", &b->ttft);
     print_row("time per output token, ms", &b->tpot);
     print_row("between tokens, ms", &b->itl);
@@ -488,6 +543,9 @@ close_bench(bench *b)
     }
     bt_free(b->slots);
     bt_loop_close(b->loop);
+    if (b->log != NULL) {
+        fclose(b->log);
+    }
     if (b->address != NULL) {
         freeaddrinfo(b->address);
     }
@@ -530,6 +588,9 @@ open_bench(bench *b, bt_why *why)
     if ((failed = getaddrinfo(b->host, b->port, &hints, &b->address)) != 0) {
         return bt_fail(why, BT_ERR_INVALID, "--url: %s: %s", b->url, gai_strerror(failed));
     }
+    if (b->log_path != NULL && (b->log = fopen(b->log_path, "we")) == NULL) {
+        return bt_fail(why, BT_ERR_IO, "--log: %s: %s", b->log_path, strerror(errno));
+    }
     b->slots = bt_alloc_array(b->concurrency, sizeof *b->slots);
     if (b->slots == NULL || bt_loop_open(&b->loop) != BT_OK) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "no memory for %u connections", b->concurrency);
@@ -548,6 +609,7 @@ run(bench *b)
     double seconds;
 
     b->rng.state = b->seed;
+    b->arrivals.state = b->arrival_seed;
     b->begun = b->next_arrival = bt_time_now();
     bt_loop_add_turn(b->loop, &turns);
     bt_loop_run(b->loop);
@@ -571,7 +633,10 @@ bt_bench_serve_main(int argc, char **argv)
                       .requests = 200,
                       .prompt_tokens = 128,
                       .max_tokens = 64,
-                      .seed = 1};
+                      .slo_ttft = 1000,
+                      .slo_tpot = 50,
+                      .seed = 1,
+                      .arrival_seed = 1};
     const bt_arg args[] = {
         {"url", BT_ARG_STRING, &b.url, "URL", "http://HOST:PORT[/v1]", NULL},
         {"model", BT_ARG_STRING, &b.model, "NAME", "where the server wants one", NULL},
@@ -580,10 +645,16 @@ bt_bench_serve_main(int argc, char **argv)
         {"requests", BT_ARG_U32, &b.requests, "N", "in all", NULL},
         {"rate", BT_ARG_FLOAT, &b.rate, "R", "arrivals a second (Poisson); 0 = as fast as answers come", NULL},
         {"prompt-tokens", BT_ARG_U32, &b.prompt_tokens, "N", "words of a prompt, about a token each", NULL},
+        {"ids", BT_ARG_U32, &b.vocab, "VOCAB",
+         "prompts are drawn ids below it: as many tokens as asked for, whatever the vocabulary", NULL},
         {"max-tokens", BT_ARG_U32, &b.max_tokens, "N", "tokens of an answer", NULL},
         {"temperature", BT_ARG_FLOAT, &b.temperature, "T", "0 = always the likeliest token", NULL},
-        {"seed", BT_ARG_U64, &b.seed, "S", "of prompts and arrivals [1]", NULL},
+        {"seed", BT_ARG_U64, &b.seed, "S", "of prompts [1]", NULL},
+        {"arrival-seed", BT_ARG_U64, &b.arrival_seed, "S", "of arrivals [1]", NULL},
         {"chat", BT_ARG_FLAG, &b.chat, NULL, "ask /chat/completions", NULL},
+        {"slo-ttft", BT_ARG_FLOAT, &b.slo_ttft, "MS", "goodput: time to the first token at most", NULL},
+        {"slo-tpot", BT_ARG_FLOAT, &b.slo_tpot, "MS", "goodput: mean time between tokens at most", NULL},
+        {"log", BT_ARG_STRING, &b.log_path, "FILE", "a JSON line a request", NULL},
         {"json", BT_ARG_FLAG, &b.json, NULL, "one JSON object", NULL},
         {NULL, BT_ARG_FLAG, NULL, NULL, NULL, NULL},
     };
@@ -602,6 +673,8 @@ bt_bench_serve_main(int argc, char **argv)
     }
     if (b.concurrency == 0 || b.requests == 0 || b.max_tokens == 0 || b.prompt_tokens == 0) {
         bt_fail(&why, BT_ERR_INVALID, "concurrency, requests, prompt-tokens and max-tokens must be at least 1");
+    } else if (b.vocab != 0 && (b.vocab <= IDS_FIRST || b.chat)) {
+        bt_fail(&why, BT_ERR_INVALID, "--ids: expected more than %u, and not --chat, which has no ids", IDS_FIRST);
     }
     if (why.text[0] != 0 || open_bench(&b, &why) != BT_OK) {
         fprintf(stderr, "baton bench serve: %s\n", why.text);

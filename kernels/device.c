@@ -195,3 +195,12 @@ bt_device_close_shared(bt_device *device, const void *memory)
         head_of(device)->kind->close_shared(device, memory);
     }
 }
+
+bt_err
+bt_device_reach(bt_device *device, bt_device *other, bt_why *why)
+{
+    const bt_device_class *kind = head_of(device)->kind;
+
+    return kind == head_of(other)->kind ? kind->reach(device, other, why)
+                                        : bt_fail(why, BT_ERR_UNSUPPORTED, "devices of two kinds");
+}

@@ -113,6 +113,10 @@ bt_err bt_device_open_shared(bt_device *device, const bt_device_shared *shared, 
                              bt_why *why);
 void bt_device_close_shared(bt_device *device, const void *memory); // NULL is fine
 
+// Copies from memory of `other`, a GPU of this process too, go straight to this one from now on, and not by way of the host.
+// BT_ERR_UNSUPPORTED says which two cannot.
+bt_err bt_device_reach(bt_device *device, bt_device *other, bt_why *why);
+
 #ifdef __cplusplus
 }
 #endif

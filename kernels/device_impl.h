@@ -31,6 +31,7 @@ typedef struct {
     bt_err (*open_shared)(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same,
                           bt_why *why);
     void (*close_shared)(bt_device *device, const void *memory);
+    bt_err (*reach)(bt_device *device, bt_device *other, bt_why *why); // of one kind
     bt_err (*copier_open)(bt_copier **out, bt_device *device, const bt_copier_options *options, bt_why *why);
 } bt_device_class;
 

@@ -36,17 +36,19 @@ static const shape shapes[] = {{"smollm2", 30, 3, 64}, {"8b", 32, 8, 128}};
 typedef struct {
     const char *name, *library, *tls;
     bt_transfer_path path;
-    bool gpu, by_engine;
+    bool gpu;
+    bt_transfer_copies copies;
 } way;
 
 static const way ways[] = {
-    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT, false, false},
-    {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false, false},
-    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT, false, false},
-    {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET, false, false},
-    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false, false},
-    {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, false},
-    {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, true},
+    {"host-shm", "host", NULL, BT_TRANSFER_PATH_DIRECT, false, BT_TRANSFER_COPIES_AUTO},
+    {"host-tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false, BT_TRANSFER_COPIES_AUTO},
+    {"ucx-shm", "ucx", "shm", BT_TRANSFER_PATH_DIRECT, false, BT_TRANSFER_COPIES_AUTO},
+    {"ucx-get", "ucx", "shm", BT_TRANSFER_PATH_GET, false, BT_TRANSFER_COPIES_AUTO},
+    {"ucx-tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false, BT_TRANSFER_COPIES_AUTO},
+    {"cuda", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, BT_TRANSFER_COPIES_AUTO},
+    {"cuda-engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, BT_TRANSFER_COPIES_BY_ENGINE},
+    {"cuda-kernel", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true, BT_TRANSFER_COPIES_BY_KERNEL},
 };
 
 typedef struct {
@@ -134,7 +136,7 @@ open_end(bt_transfer **out, const bench *b, const way *w, const bt_kv_layout *la
                              .blocks = blocks,
                              .memory = device != NULL ? BT_TRANSFER_CUDA : BT_TRANSFER_HOST,
                              .device = device,
-                             .by_engine = w->by_engine,
+                             .copies = w->copies,
                              .peers_max = 1,
                              .fetches_max = 1,
                              .fetch_blocks_max = blocks,
@@ -454,7 +456,7 @@ bt_bench_transfer_main(int argc, char **argv)
     const bt_arg args[] = {
         {"shape", BT_ARG_STRING, &b.shape_names, "smollm2,8b", "models whose blocks are moved; with --device 8b", NULL},
         {"way", BT_ARG_STRING, &b.way_names, "host-shm,host-tcp",
-         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine; or all", NULL},
+         "also ucx-shm, ucx-get, ucx-tcp; with --device cuda, cuda-engine, cuda-kernel; or all", NULL},
         {"device", BT_ARG_STRING, &b.devices, "cuda:N[,cuda:M]",
          "pools in GPUs' memory: the owner's, and the receiver's", NULL},
         {"context", BT_ARG_U32, &b.context, "TOKENS", "of a fetch", NULL},

@@ -32,7 +32,12 @@ bt_bench_pool_open(bt_bench_pool *p, const char *own, const char *other, bt_why 
         (err = bt_copier_open(&p->copier, p->device, &options, why)) != BT_OK || strcmp(own, other) == 0) {
         return err;
     }
-    return open_gpu(&p->other, other, why);
+    if ((err = open_gpu(&p->other, other, why)) != BT_OK ||
+        (err = bt_copier_open(&p->pusher, p->other, &options, why)) != BT_OK ||
+        (err = bt_device_reach(p->device, p->other, why)) != BT_OK) {
+        return err;
+    }
+    return bt_device_reach(p->other, p->device, why);
 }
 
 void
@@ -40,6 +45,7 @@ bt_bench_pool_close(bt_bench_pool *p)
 {
     bt_device *source = p->other != NULL ? p->other : p->device;
 
+    bt_copier_close(p->pusher);
     bt_copier_close(p->copier);
     if (p->device != NULL) {
         bt_device_free(source, p->from, p->bytes);
@@ -116,30 +122,40 @@ open_plain(bt_bench_pool *p, size_t bytes, bt_why *why)
     return BT_OK;
 }
 
-bt_err
-bt_bench_pool_copy(bt_bench_pool *p, size_t bytes, bt_why *why)
+// By the copier of either end, if there is one; else by this thread.
+static bt_err
+copy_once(bt_bench_pool *p, bt_copier *copier)
 {
-    bt_time began, took;
+    bt_copier_run run = {p->to, p->from, p->bytes};
+    bt_time began = bt_time_now(), took;
     uint64_t ticket, through = 0;
-    bt_err err = p->from == NULL ? open_plain(p, bytes, why) : BT_OK;
+    bt_err err = BT_OK;
 
-    if (err != BT_OK) {
-        return err;
-    }
-    began = bt_time_now();
-    if (p->device == NULL) {
+    if (copier == NULL) {
         memcpy(p->to, p->from, p->bytes);
     } else {
-        bt_copier_run run = {p->to, p->from, p->bytes};
-
-        err = bt_copier_copy(p->copier, &run, 1, &ticket);
+        err = bt_copier_copy(copier, &run, 1, &ticket);
         while (err == BT_OK && through < ticket) {
-            err = bt_copier_through(p->copier, &through);
+            err = bt_copier_through(copier, &through);
         }
     }
     took = bt_time_now() - began;
     if (err == BT_OK && (double)p->bytes / (double)took > p->gb_per_s) {
         p->gb_per_s = (double)p->bytes / (double)took;
+    }
+    return err;
+}
+
+bt_err
+bt_bench_pool_copy(bt_bench_pool *p, size_t bytes, bt_why *why)
+{
+    bt_err err = p->from == NULL ? open_plain(p, bytes, why) : BT_OK;
+
+    if (err != BT_OK) {
+        return err;
+    }
+    if ((err = copy_once(p, p->copier)) == BT_OK && p->pusher != NULL) {
+        err = copy_once(p, p->pusher);
     }
     return err == BT_OK ? BT_OK : bt_fail(why, err, "the plain copy failed");
 }

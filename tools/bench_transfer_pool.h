@@ -7,10 +7,11 @@
 typedef struct {
     bt_device *device; // NULL: the host's memory
     bt_copier *copier;
-    bt_device *other; // where a plain copy comes from, when that is another GPU
+    bt_device *other;  // where a plain copy comes from, when that is another GPU
+    bt_copier *pusher; // its
     uint8_t *from, *to;
     size_t bytes;    // of a plain copy
-    double gb_per_s; // of the fastest plain copy so far
+    double gb_per_s; // of the fastest plain copy so far; between two GPUs pulled or pushed
 } bt_bench_pool;
 
 // `own` and `other` as in --device; NULL, NULL = the host. Closed by close, also when this fails.

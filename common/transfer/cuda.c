@@ -199,7 +199,11 @@ reap(bt_cuda_transport *c)
 static bt_copier_way
 way_to(const bt_cuda_transport *c, const bt_piece *piece)
 {
-    return c->peers[piece->peer].same && !c->o.by_engine ? BT_COPIER_BY_KERNEL : BT_COPIER_BY_ENGINE;
+    bool same = c->peers[piece->peer].same;
+
+    return c->o.copies == BT_TRANSFER_COPIES_BY_KERNEL || (c->o.copies == BT_TRANSFER_COPIES_AUTO && same)
+               ? BT_COPIER_BY_KERNEL
+               : BT_COPIER_BY_ENGINE;
 }
 
 // The oldest that wait, as many as fit into a batch and go the same way.

@@ -62,6 +62,9 @@ typedef enum {
 } bt_transfer_path;
 const char *bt_transfer_path_name(bt_transfer_path path);
 
+// How a GPU copies (kernels/copier.h): AUTO = in one pass by a kernel within one GPU, by copy engine and then sums from another one.
+typedef enum { BT_TRANSFER_COPIES_AUTO, BT_TRANSFER_COPIES_BY_KERNEL, BT_TRANSFER_COPIES_BY_ENGINE } bt_transfer_copies;
+
 // What the loopback transport shall do wrong: the simulator's faults. Asked once for each operation on adjacent blocks.
 typedef enum {
     BT_TRANSFER_FAULT_NONE,
@@ -88,7 +91,7 @@ typedef struct {
     size_t turn_bytes;         // that a poll copies itself; 0 = 8 MiB
     bool no_checksum;          // check only names: for measuring, and for those who trust their memory
     const char *listen;        // host: "HOST:PORT" for streams; NULL = all addresses, any port
-    bool by_engine;            // cuda: by copy and sum also within one GPU (tests, measuring)
+    bt_transfer_copies copies; // cuda: another than AUTO for tests and measuring
     // ucx:
     const char *tls, *net_devices; // as UCX_TLS and UCX_NET_DEVICES; NULL = the environment's, or all
     bt_transfer_path path;         // AUTO, or one for all peers (tests, measuring)

@@ -232,6 +232,13 @@ cpu_close_shared(bt_device *device, const void *memory)
     (void)device, (void)memory;
 }
 
+static bt_err
+cpu_reach(bt_device *device, bt_device *other, bt_why *why)
+{
+    (void)device, (void)other, (void)why;
+    return BT_OK; // it is this program's memory
+}
+
 static const bt_device_class cpu_class = {
     .host = true,
     .close = cpu_close,
@@ -250,6 +257,7 @@ static const bt_device_class cpu_class = {
     .pin = cpu_pin,
     .unpin = cpu_unpin,
     .share = cpu_share,
+    .reach = cpu_reach,
     .open_shared = cpu_open_shared,
     .close_shared = cpu_close_shared,
     .copier_open = bt_cpu_copier_open,

@@ -206,6 +206,7 @@ bt_err bt_cuda_share(bt_device *device, void *memory, bt_device_shared *out, bt_
 bt_err bt_cuda_open_shared(bt_device *device, const bt_device_shared *shared, const void **memory, bool *same,
                            bt_why *why);
 void bt_cuda_close_shared(bt_device *device, const void *memory);
+bt_err bt_cuda_reach(bt_device *device, bt_device *other, bt_why *why);
 // copier.cu
 bt_err bt_cuda_copier_open(bt_copier **out, bt_device *device, const bt_copier_options *options, bt_why *why);
 

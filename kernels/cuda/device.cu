@@ -216,8 +216,10 @@ static bt_err
 copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind way)
 {
     bt_cuda *cuda = bt_cuda_of(device);
-    bt_err err = cuda->broken == cudaSuccess ? bt_cuda_settle(cuda, "copy") : BT_ERR_DEVICE;
+    bt_err err;
 
+    cudaSetDevice(cuda->index); // a thread that never did would open a context on the first GPU
+    err = cuda->broken == cudaSuccess ? bt_cuda_settle(cuda, "copy") : BT_ERR_DEVICE;
     if (err == BT_OK) {
         err = bt_cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, way, cuda->stream), "copy");
     }
@@ -312,6 +314,7 @@ static const bt_device_class cuda_class = {
     .share = bt_cuda_share,
     .open_shared = bt_cuda_open_shared,
     .close_shared = bt_cuda_close_shared,
+    .reach = bt_cuda_reach,
     .copier_open = bt_cuda_copier_open,
 };
 

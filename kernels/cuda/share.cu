@@ -139,3 +139,24 @@ bt_cuda_close_shared(bt_device *device, const void *memory)
         cudaGetLastError();
     }
 }
+
+bt_err
+bt_cuda_reach(bt_device *device, bt_device *other, bt_why *why)
+{
+    bt_cuda *cuda = bt_cuda_of(device);
+    int from = bt_cuda_of(other)->index, can = 0;
+    cudaError_t error = cudaSuccess;
+
+    if (from == cuda->index) {
+        return BT_OK;
+    }
+    cudaSetDevice(cuda->index);
+    if (cudaDeviceCanAccessPeer(&can, cuda->index, from) == cudaSuccess && can) {
+        error = cudaDeviceEnablePeerAccess(from, 0);
+    }
+    cudaGetLastError();
+    return can && (error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled)
+               ? BT_OK
+               : bt_fail(why, BT_ERR_UNSUPPORTED, "%s: no peer access to cuda:%d%s%s", cuda->name, from,
+                         error != cudaSuccess ? ": " : "", error != cudaSuccess ? cudaGetErrorString(error) : "");
+}

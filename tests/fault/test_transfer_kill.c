@@ -33,19 +33,19 @@
 static const struct {
     const char *name, *library, *tls;
     bt_transfer_path path;
-    bool by_engine;
+    bt_transfer_copies copies;
 } kinds[] = {
 #ifdef BT_KILL_GPU // tests/gpu: the same on a real one
-    {"cuda by kernel", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
-    {"cuda by engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, true},
+    {"cuda by kernel", "cuda", NULL, BT_TRANSFER_PATH_AUTO, BT_TRANSFER_COPIES_BY_KERNEL},
+    {"cuda by engine", "cuda", NULL, BT_TRANSFER_PATH_AUTO, BT_TRANSFER_COPIES_BY_ENGINE},
 #else
-    {"host shm", "host", NULL, BT_TRANSFER_PATH_AUTO, false},
-    {"host tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, false},
-    {"cuda, GPUs of shared memory", "cuda", NULL, BT_TRANSFER_PATH_AUTO, false},
+    {"host shm", "host", NULL, BT_TRANSFER_PATH_AUTO, BT_TRANSFER_COPIES_AUTO},
+    {"host tcp", "host", NULL, BT_TRANSFER_PATH_STREAM, BT_TRANSFER_COPIES_AUTO},
+    {"cuda, GPUs of shared memory", "cuda", NULL, BT_TRANSFER_PATH_AUTO, BT_TRANSFER_COPIES_AUTO},
 #ifdef BT_HAVE_UCX
-    {"ucx shm", "ucx", "shm", BT_TRANSFER_PATH_AUTO, false},
+    {"ucx shm", "ucx", "shm", BT_TRANSFER_PATH_AUTO, BT_TRANSFER_COPIES_AUTO},
     // Not among the tests: here the process that stays aborts inside UCX 1.13 (`test_transfer_kill 3 1 16` … 19 show it).
-    {"ucx tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, false},
+    {"ucx tcp", "ucx", "tcp", BT_TRANSFER_PATH_AM, BT_TRANSFER_COPIES_AUTO},
 #endif
 #endif
 };
@@ -93,17 +93,21 @@ word_of(uint64_t epoch, uint32_t block, uint64_t generation, size_t at)
 static bt_device *device;
 static bt_copier *copier;
 
+// A GPU by its number in the environment, where owner and receiver have one each; else both have the first.
 static void
-open_device(int kind)
+open_device(int kind, const char *whose)
 {
     bt_copier_options options = {.batches = 1};
     bt_why why = {{0}};
 
 #ifdef BT_KILL_GPU
+    bt_device_options gpu = {.kind = BT_DEVICE_CUDA};
+
     (void)kind;
-    REQUIRE(bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", getpid(),
-            why.text);
+    gpu.index = getenv(whose) != NULL ? (uint32_t)atoi(getenv(whose)) : 0;
+    REQUIRE(bt_device_open(&device, &gpu, &why) == BT_OK, "%s", getpid(), why.text);
 #else
+    (void)whose;
     if (strcmp(kinds[kind].library, "cuda") != 0) {
         return;
     }
@@ -114,7 +118,7 @@ open_device(int kind)
 }
 
 static bt_transfer *
-open_transfer(int kind, uint64_t epoch)
+open_transfer(int kind, const char *whose, uint64_t epoch)
 {
     bt_transfer_options o = {.transport = kinds[kind].library,
                              .epoch = epoch,
@@ -124,14 +128,14 @@ open_transfer(int kind, uint64_t epoch)
                              .fetches_max = 8,
                              .fetch_blocks_max = RUN,
                              .window = 3,
-                             .by_engine = kinds[kind].by_engine,
+                             .copies = kinds[kind].copies,
                              .tls = kinds[kind].tls,
                              .path = kinds[kind].path,
                              .piece_bytes = RUN / 2 * layout.block_bytes};
     bt_transfer *t = NULL;
     bt_why why = {{0}};
 
-    open_device(kind);
+    open_device(kind, whose);
     o.device = device;
     o.memory = device != NULL ? BT_TRANSFER_CUDA : BT_TRANSFER_HOST;
     REQUIRE(bt_transfer_open(&t, &o, &why) == BT_OK, "%s", getpid(), why.text);
@@ -238,7 +242,7 @@ rewrite(bt_transfer *t, uint64_t epoch, uint32_t b)
 static void
 be_owner(int kind, int fd, uint64_t epoch)
 {
-    bt_transfer *t = open_transfer(kind, epoch);
+    bt_transfer *t = open_transfer(kind, "BATON_GPU_OWNER", epoch);
     uint32_t peer = BT_TRANSFER_PEER_NONE, turn = 0;
     bt_time began;
     char word;
@@ -391,7 +395,9 @@ turn_receiver(receiver *r, int fd)
 static void
 be_receiver(int kind, int fd, uint64_t seed)
 {
-    receiver r = {.t = open_transfer(kind, bt_mix64(seed) | 1), .peer = BT_TRANSFER_PEER_NONE, .rng = {seed}};
+    receiver r = {.t = open_transfer(kind, "BATON_GPU_RECEIVER", bt_mix64(seed) | 1),
+                  .peer = BT_TRANSFER_PEER_NONE,
+                  .rng = {seed}};
     bt_time limit = BT_TIME_NEVER, began;
     bool last = false;
 

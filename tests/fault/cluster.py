@@ -245,7 +245,7 @@ BUSY = ('baton:num_requests_running', 'baton:num_requests_waiting', 'baton:http_
 
 class Cluster:
     """`settings` go to the top of the file, `prefill_settings` and `decode_settings` to the pools, those of `node_settings` (by name) to the
-    nodes: nested dicts."""
+    nodes and routers: nested dicts."""
 
     def __init__(self, model, prefill=1, decode=1, routers=1, settings=None, prefill_settings=None, decode_settings=None,
                  router_settings=None, node_settings=None, hosts=None, log='info'):
@@ -272,7 +272,7 @@ class Cluster:
         host, run_in = self.host(name)
         port = free_port()
         self.routers.append(Program(self, 'router', name, (host, port), run_in))
-        return {'name': name, 'listen': f'{host}:{port}'}
+        return {'name': name, 'listen': f'{host}:{port}', **self.node_settings.get(name, {})}
 
     def node_entry(self, role, name):
         host, run_in = self.host(name)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [PART…]: all GPU tests and benches from a carried bundle (README.md says how it is made), in under eight minutes. Builds nothing.
-# Parts: tests errors models cluster kernels engine (default: all). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
+# Parts: tests errors models cluster kernels engine (default: all), and two_gpus, which cluster does itself where there are two ($PROMPTS
+# of its answers under trouble). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} failed=0 table=""
@@ -131,6 +132,44 @@ cluster() {
     equal "prefill on the cpu, decode on the gpu" --prompts 80 --decode-set device=cuda:0
     equal "nodes killed and frozen" --prompts 1000 --set device=cuda:0 --kill node --every 1
     equal "the same by host memory" --prompts 1000 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host --kill node --every 1
+    [ "$(gpus)" -lt 2 ] || two_gpus
+}
+
+gpus() { nvidia-smi -L 2>/dev/null | grep -c '^GPU'; }
+
+# Prompts are read on one GPU and answered on the other. All at once: each has its own processes, and most of their time is the CPU's.
+two_gpus() {
+    local host=(--prefill-set transport=host --decode-set transport=host) apart=(--prefill-set device=cuda:0 --decode-set device=cuda:1)
+    local back=(--prefill-set device=cuda:1 --decode-set device=cuda:0) trouble=(--prompts "${PROMPTS:-1000}" --kill node --every 1) n=0 code
+    aside equal "two gpus" --prompts 80 "${apart[@]}"
+    aside equal "two gpus, the other way round" --prompts 80 "${back[@]}"
+    aside equal "two gpus, by host memory" --prompts 80 "${apart[@]}" "${host[@]}"
+    aside equal "two gpus, killed and frozen" "${trouble[@]}" "${apart[@]}"
+    aside equal "two gpus, the same by host memory" "${trouble[@]}" "${apart[@]}" "${host[@]}"
+    aside killed_between 0 1
+    aside killed_between 1 0
+    wait
+    for n in $(seq "$asides"); do
+        table+=$(cat "$out/aside-$n.table")$'\n'
+        read -r code <"$out/aside-$n.code"
+        failed=$((failed + code))
+        rm "$out/aside-$n".*
+    done
+    asides=0
+}
+
+# aside COMMAND…: what says its lines, in the background.
+asides=0
+aside() {
+    asides=$((asides + 1))
+    (table="" failed=0 at=$out/aside-$asides; echo 1 >"$at.code"; "$@"; printf '%s' "$table" >"$at.table"; echo $failed >"$at.code") &
+}
+
+# killed_between OWNER RECEIVER: either dies or stops while the one fetches out of the other's GPU.
+killed_between() {
+    local code=0 begin=$SECONDS log=$out/transfer-$1-to-$2.log
+    BATON_GPU_OWNER=$1 BATON_GPU_RECEIVER=$2 timeout 90 bin/test_cuda_transfer >"$log" 2>&1 || code=$?
+    line "killed, cuda:$1 to cuda:$2" $code $((SECONDS - begin)) "$(grep -E '^[0-9]+%' "$log" | tail -1)"
 }
 
 kernels() {
@@ -163,7 +202,7 @@ print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_pe
 [ $# -gt 0 ] || set -- tests errors models cluster kernels engine
 for part in "$@"; do
     case $part in
-    tests | errors | models | cluster | kernels | engine) $part ;;
+    tests | errors | models | cluster | kernels | engine | two_gpus) $part ;;
     *) echo "run.sh: no such part: $part"; exit 2 ;;
     esac
 done

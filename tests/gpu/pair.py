@@ -1,0 +1,492 @@
+#!/usr/bin/env python3
+"""pair.py [link] [cluster] [long] [serve] [more] [options]: what issue 5 asks of two GPUs of one host; all parts where none is named.
+pair.py trace --requests N --prompt P --answer A --rate R: the requests of `serve` for `baton sim`, on stdout.
+
+link   KV of a long prompt from one GPU into the other, two processes, beside plain copies of the same run
+cluster  `run.sh two_gpus`, while the nodes of long and serve are loaded
+long   a long prompt in 1P1D: time to its first token, and what of it is the transfer
+serve  1P1D against two nodes that read and write, by a Poisson process and with all slots busy
+more   other directions and sizes of link
+
+With one device (--devices cuda:0) both nodes are on it, and `serve` compares nothing. `--devices cpu,cpu --shape tiny` rehearses all of it
+without a GPU. Every step has a limit and --until one for all; a step that fails does not stop the others. Each figure is a line of JSON in
+$OUT/pair.jsonl as soon as it is there; a table comes last. The standard library only."""
+import argparse, atexit, json, os, random, shutil, signal, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+for fault in (os.path.join(HERE, 'tests', 'fault'), os.path.join(HERE, '..', 'fault')):  # in a bundle, in the repository
+    sys.path.insert(0, fault)
+os.environ.setdefault('BATON', next((p for p in (os.path.join(HERE, 'bin', 'baton'),) if os.path.exists(p)),
+                                    os.path.join(HERE, '..', '..', 'build', 'release', 'baton')))
+from cluster import BATON, Program, free_port  # noqa: E402
+
+OUT = os.environ.get('OUT', '.')
+BEGAN = time.monotonic()
+VOCABULARY = {'tiny': 1024, 'smollm2-135m': 49152, 'llama-1b': 128256, 'llama-3b': 128256, 'llama-8b': 128256}
+GOODPUT = ((500, 10), (1000, 25), (2000, 50))  # ms to the first token, ms a token
+processes, lines, steps = [], [], []
+
+
+def say(*words):
+    print('%6.1f' % (time.monotonic() - BEGAN), *words, flush=True)
+
+
+def keep(what):
+    """A figure, kept at once."""
+    lines.append(what)
+    with open(os.path.join(OUT, 'pair.jsonl'), 'a') as f:
+        f.write(json.dumps(what) + '\n')
+
+
+def left(a):
+    return a.until - (time.monotonic() - BEGAN)
+
+
+def step(a, name, seconds, work, needs=5):
+    """Does it, within its own limit and what is left, where that is enough; says and keeps what became of it. None where it failed."""
+    limit = min(seconds, left(a))
+    begin = time.monotonic()
+    if limit < needs:
+        say('no time left for', name)
+        steps.append((name, 'no time', 0))
+        return None
+    try:
+        result, word = work(limit), 'ok'
+    except Exception as e:
+        result, word = None, f'{type(e).__name__}: {e}'[:400]
+        keep({'step': name, 'failed': word})
+    steps.append((name, word, time.monotonic() - begin))
+    say(name, word, '%.1f s' % (time.monotonic() - begin))
+    return result
+
+
+def run(command, seconds, log):
+    """Its stdout; what it says otherwise goes to pair.log. Whatever its exit code, output counts if there is some."""
+    with open(os.path.join(OUT, 'pair.log'), 'a') as err:
+        err.write(f'\n---- {log}: {" ".join(map(str, command))}\n')
+        err.flush()
+        p = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=err, text=True, start_new_session=True)
+        processes.append(p)
+        try:
+            out, _ = p.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            kill_group(p)
+            raise TimeoutError(f'{log}: no end in {seconds:.0f} s') from None
+    if not out.strip():
+        raise RuntimeError(f'{log}: exit code {p.returncode}, and no output')
+    return out
+
+
+def kill_group(p):
+    try:
+        os.killpg(p.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    p.wait()
+
+
+# ---- link -----------------------------------------------------------------------------------------------------------------------
+
+def link_once(a, name, limit, devices, *options):
+    on_gpus = devices[0] != 'cpu'
+    command = [BATON, 'bench', 'transfer', '--json', '--checksum', '--shape', a.transfer_shape, '--context', a.long_prompt, '--repeat', a.repeat]
+    command += ['--device', ','.join(devices), *options] if on_gpus else ['--way', 'host-shm']
+    for line in run(command, limit, name).splitlines():
+        p = json.loads(line)
+        keep({'link': name, **p})
+        say('  %s %s: %.1f GB/s, %.1f %% of a plain copy (%.1f)' % (name, p['way'], p['gb_per_s'], 100 * p['of_plain'], p['plain_gb_per_s']))
+
+
+def link(a):
+    # A device that stands first owns the blocks.
+    for way in ('cuda', 'cuda-kernel'):
+        step(a, f'link {way}', 40, lambda limit: link_once(a, way, limit, a.devices, '--way', way))
+
+
+def more(a):
+    d = a.devices if len(a.devices) == 2 else a.devices * 2
+    variants = [('piece 16', d, '--piece', 16), ('piece 32', d, '--piece', 32), ('piece 128', d, '--piece', 128),
+                ('piece 256', d, '--piece', 256), ('runs of 64 blocks', d, '--run', 64), ('the other way round', d[::-1]),
+                ('one gpu', [d[0], d[0]])]
+    if d[0] == 'cpu':
+        variants = variants[-1:]
+    for name, devices, *options in variants:
+        step(a, f'link, {name}', 30, lambda limit: link_once(a, name, limit, devices, '--way', 'cuda', *options))
+
+
+# ---- equality -------------------------------------------------------------------------------------------------------------------
+
+def begin_cluster(a):
+    script = os.path.join(HERE, 'run.sh')
+    if len(a.devices) < 2 or a.devices[0] == 'cpu' or not os.path.exists(os.path.join(HERE, 'bin')):
+        say('cluster: not without a bundle and two GPUs')
+        return None
+    p = subprocess.Popen(['bash', script, 'two_gpus'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                         env={**os.environ, 'OUT': a.folder, 'PROMPTS': str(a.trouble)})
+    processes.append(p)
+    return p
+
+
+def end_cluster(p, limit):
+    try:
+        out, _ = p.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        kill_group(p)
+        raise TimeoutError(f'two_gpus: no end in {limit:.0f} s') from None
+    say('two_gpus:\n' + out)
+    keep({'two_gpus': p.returncode, 'said': out})
+    if p.returncode != 0:
+        raise RuntimeError('not all passed')
+
+
+# ---- nodes ----------------------------------------------------------------------------------------------------------------------
+
+class Config:
+    """A file that programs are started with."""
+
+    def __init__(self, folder, name):
+        self.folder, self.config = folder, os.path.join(folder, name + '.yaml')
+
+    def write(self, value):
+        with open(self.config, 'w', opener=lambda path, flags: os.open(path, flags, 0o600)) as f:  # a secret is in it
+            json.dump(value, f, indent=1)  # JSON is YAML
+
+
+class Node(Program):
+    def __init__(self, file, role, name, device):
+        self.link, self.transfer, status = free_port(), free_port(), free_port()
+        super().__init__(file, role, name, ('127.0.0.1', status))
+        self.entry = {'name': name, 'device': device, 'link': f'tcp://127.0.0.1:{self.link}', 'transfer': f'127.0.0.1:{self.transfer}',
+                      'status': f'127.0.0.1:{status}'}
+
+
+class Router(Program):
+    def __init__(self, file, name):
+        super().__init__(file, 'router', name, ('127.0.0.1', free_port()))
+        self.nodes = []
+        self.entry = {'name': name, 'listen': '127.0.0.1:%d' % self.address[1]}
+
+
+def blocks_of(a, sequences):
+    return sequences * ((a.prompt + a.answer + 31) // 32) + 64
+
+
+def file_of(a, name, prefill, prefill_weights, decode, decode_weights, router, exact=True):
+    """One cluster's file. Nodes may stand in several: a node is started with the first, and routers of the others call it too."""
+    file = Config(a.folder, name)
+    context = max(a.long_prompt + 64, a.prompt + a.answer + 64)
+    value = {'cluster': {'name': 'pair', 'secret': 'two GPUs of one host'}, 'model': {'path': a.model, 'name': 'm'}, 'log': {'level': 'info'},
+             'kv': {'format': 'int8', 'block_tokens': 32}, 'placement': {'exact': exact},
+             'routers': {'http': {'connections': 1024, 'requests': 512, 'queue': 512, 'text_workers': 2}, 'nodes': [router.entry]},
+             'decode': {'weights': decode_weights, 'threads': a.threads,
+                        'engine': {'chunk_tokens': a.chunk, 'prefill_share': a.share, 'max_sequences': a.sequences, 'context': context,
+                                   'hasty_weights': True},
+                        'kv': {'blocks': max(blocks_of(a, a.sequences), context // 32 + 64)}, 'nodes': [n.entry for n in decode]}}
+    if prefill:
+        value['prefill'] = {'weights': prefill_weights, 'threads': a.threads,
+                            'engine': {'chunk_tokens': a.prefill_chunk, 'max_sequences': 16, 'context': context, 'hasty_weights': True},
+                            'kv': {'blocks': max(a.prefill_blocks, context // 32 + 64)}, 'nodes': [n.entry for n in prefill]}
+    file.write(value)
+    for program in (*prefill, *decode, router):
+        if program.cluster is None:
+            program.cluster, program.log_path = file, os.path.join(a.folder, program.name + '.log')
+    router.nodes = [*prefill, *decode]
+    return router
+
+
+def lay_out(a):
+    """{arrangement: router}. Nodes of all arrangements are loaded beside each other: idle ones cost memory alone."""
+    first, second = a.devices[0], a.devices[-1]
+    unplaced = Config(a.folder, 'none')  # gives programs a folder until a file has them
+
+    def node(role, name, device):
+        n = Node(unplaced, role, name, device)
+        n.cluster = None
+        return n
+
+    def router(name):
+        r = Router(unplaced, name)
+        r.cluster = None
+        return r
+
+    p, q1 = node('prefill', 'p', first), node('decode', 'q1', second)
+    out = {'1P1D w8|q4, always': file_of(a, 'always', [p], 'w8', [q1], 'q4', router('r-always'))}
+    out['1P1D w8|q4, as it pays'] = file_of(a, 'pays', [p], 'w8', [q1], 'q4', router('r-pays'), exact=False)
+    if len(a.devices) == 2:
+        q0, w0, w1 = node('decode', 'q0', first), node('decode', 'w0', first), node('decode', 'w1', second)
+        out['1P1D w8, as it pays'] = file_of(a, 'same', [p], 'w8', [w1], 'w8', router('r-same'))
+        out['2D q4'] = file_of(a, 'two-q4', [], None, [q0, q1], 'q4', router('r-two-q4'))
+        out['2D w8'] = file_of(a, 'two-w8', [], None, [w0, w1], 'w8', router('r-two-w8'))
+    return out
+
+
+def programs_of(routers):
+    return list(dict.fromkeys([n for r in routers.values() for n in r.nodes])) + list(routers.values())
+
+
+def plan(a, routers):
+    """What the engines of each device take, by `baton plan` (which asks no device)."""
+    for device in sorted(set(a.devices)):
+        total = 0
+        for n in (p for p in programs_of(routers) if p.role != 'router' and p.entry['device'] == device):
+            c = json.load(open(n.cluster.config))[n.role]
+            out = json.loads(run([BATON, 'plan', a.model, '--device', device, '--memory', '139G', '--weights', c['weights'], '--json',
+                                  '--set', 'weights.search=off', '--set', 'kv.blocks=%d' % c['kv']['blocks'],
+                                  *(x for k in ('chunk_tokens', 'max_sequences', 'context') for x in ('--set', f'engine.{k}={c["engine"][k]}'))],
+                                 30, 'plan'))
+            total += out['total']
+            say('  %s %s %s: %.1f GiB, of which KV %.1f' % (device, n.name, c['weights'], out['total'] / 2**30, out['kv'] / 2**30))
+        say('  %s: %.1f GiB, and 0.5 a program' % (device, total / 2**30))
+
+
+def start(a, routers, limit):
+    """Waits for all; for a router no longer than 20 s behind its nodes, and not at all where one of them has ended."""
+    programs = programs_of(routers)
+    waiting, ended, nodes_ready = set(programs), [], False
+    until = time.monotonic() + limit
+    for p in programs:
+        p.start()
+        processes.append(p.process)
+    while waiting and time.monotonic() < until:
+        for p in [p for p in programs if p in waiting]:
+            if not p.alive():
+                say(p.name, 'has ended:', p.log()[-1500:])
+                ended.append(p.name)
+                waiting -= {p, *(r for r in routers.values() if p in r.nodes)}
+                continue
+            try:
+                if p.ready():
+                    say('  ready:', p.name)
+                    waiting.discard(p)
+            except OSError:
+                pass
+        if not nodes_ready and all(p.role == 'router' for p in waiting):
+            until, nodes_ready = min(until, time.monotonic() + 20), True
+        time.sleep(0.05)
+    if waiting or ended:
+        raise RuntimeError('ended: %s; not ready in time: %s' % (' '.join(ended) or 'none', ' '.join(p.name for p in waiting) or 'none'))
+
+
+def usable(router):
+    try:
+        return all(p.alive() and p.ready() for p in (*router.nodes, router))
+    except OSError:
+        return False
+
+
+# ---- load -----------------------------------------------------------------------------------------------------------------------
+
+COUNTERS = ('baton:remote_prefills_total', 'baton:prompt_tokens_cached_total', 'baton:request_degraded_total', 'baton:engine_seconds_total',
+            'baton:engine_steps_total', 'baton:transfer_bytes_total', 'baton:transfer_seconds_total', 'baton:handover_seconds_total',
+            'baton:fetched_sequences_total', 'baton:time_to_first_token_phase_seconds_sum', 'baton:time_to_first_token_phase_seconds_count')
+
+
+def counters(router):
+    out = {}
+    for p in (*router.nodes, router):
+        for k, v in p.metrics().items():
+            if k.startswith(COUNTERS):
+                out[f'{p.name} {k[6:]}'] = v
+    return out
+
+
+seeds = iter(range(1000, 100000))
+
+
+def load(a, arrangement, router, what, limit, prompt, answer, requests, concurrency, rate=0):
+    """One load on one arrangement; prompts are new ones each time, arrivals the same."""
+    log = os.path.join(a.folder, 'requests.jsonl')
+    before = counters(router)
+    out = run([BATON, 'bench', 'serve', '--url', 'http://127.0.0.1:%d' % router.address[1], '--ids', a.vocab, '--prompt-tokens', prompt, '--max-tokens',
+               answer, '--requests', requests, '--concurrency', concurrency, '--rate', rate, '--seed', next(seeds), '--log', log, '--json'],
+              limit, f'{arrangement}, {what}')
+    b = json.loads(out.splitlines()[-1])
+    after = counters(router)
+    each = [json.loads(line) for line in open(log)]
+    good = {f'{t}/{p}': sum(r['ttft_ms'] <= t and r['tpot_ms'] <= p for r in each) / requests for t, p in GOODPUT}
+    wrong = sum(r['prompt_tokens'] != prompt or r['tokens'] != answer for r in each)
+    result = {'arrangement': arrangement, 'load': what, **b, 'goodput': good, 'wrong_length': wrong,
+              'stall_p99_ms': sorted(r['stall_ms'] for r in each)[int(0.99 * len(each))] if each else None,
+              'counted': {k: round(after[k] - before.get(k, 0), 4) for k in after if after[k] != before.get(k, 0)}}
+    keep(result)
+    if b['errors'] or wrong:
+        say('  %d errors, %d of another length than asked for' % (b['errors'], wrong))
+    return result
+
+
+def table(results):
+    rows = ['%-24s %-12s %7s %17s %15s %15s %9s %23s %7s' % ('arrangement', 'load', 'tok/s', 'TTFT mean/p99', 'TPOT mean/p99', 'ITL mean/p99',
+                                                          'stall p99', 'good ' + ' '.join('%d/%d' % g for g in GOODPUT), 'remote')]
+    for r in results:
+        remote = sum(v for k, v in r['counted'].items() if 'remote_prefills_total' in k and '{' not in k) / r['requests']
+        rows.append('%-24s %-12s %7.0f %8.1f/%8.1f %7.2f/%7.2f %7.2f/%7.2f %9.1f %23s %6.0f%%' % (
+            r['arrangement'], r['load'], r['tokens_per_s'], r['ttft_ms']['mean'], r['ttft_ms']['p99'], r['tpot_ms']['mean'], r['tpot_ms']['p99'],
+            r['itl_ms']['mean'], r['itl_ms']['p99'], r['stall_p99_ms'] or 0, ' '.join('%5.1f%%' % (100 * g) for g in r['goodput'].values()), 100 * remote))
+    return '\n'.join(rows)
+
+
+def warm(a, routers):
+    """Graphs of steps, algorithms, and the routers' rates."""
+    def both(arrangement, router, limit):
+        load(a, arrangement, router, 'warm-up', limit, a.prompt, 24, 16, 16)
+    for arrangement, router in routers.items():
+        if usable(router):
+            step(a, f'warm-up of {arrangement}', 20, lambda limit: both(arrangement, router, limit))
+
+
+def long(a, routers):
+    arrangement, router = next(iter(routers.items()))
+
+    def ask(limit):
+        r = load(a, arrangement, router, 'long', limit, a.long_prompt, 4, a.long_requests, 1)
+        c = {k.split(' ', 1)[1]: v for k, v in r['counted'].items() if k.startswith(('q1 ',))}
+        moved = c.get('fetched_sequences_total', 0)
+        best = [p['ms'] for p in lines if p.get('link') == 'cuda' or p.get('way') == 'host-shm']
+        ttft = r['ttft_ms']['mean']
+        share = {'long': a.long_prompt, 'ttft_ms': ttft, 'fetched': moved,
+                 'transfer_ms': 1000 * c.get('transfer_seconds_total', 0) / moved if moved else None,
+                 'after_last_offer_ms': 1000 * c.get('handover_seconds_total', 0) / moved if moved else None,
+                 'bench_ms': min(best) if best else None}
+        for k in ('transfer_ms', 'after_last_offer_ms', 'bench_ms'):
+            if share[k] is not None:
+                share[k.replace('_ms', '_of_ttft')] = share[k] / ttft
+        keep(share)
+        say('  ', json.dumps(share))
+    if usable(router):
+        step(a, 'long prompts', 40, ask)
+    else:
+        say('long prompts: its nodes are not there')
+
+
+def serve(a, routers):
+    results = []
+
+    def one(arrangement, what, limit, needs=30, **more):
+        if arrangement not in routers:
+            return
+        if not usable(routers[arrangement]):
+            say(f'{arrangement}, {what}: its nodes are not there')
+            steps.append((f'{arrangement}, {what}', 'no nodes', 0))
+            return
+        r = step(a, f'{arrangement}, {what}', limit,
+                 lambda seconds: load(a, arrangement, routers[arrangement], what, seconds, a.prompt, a.answer, a.requests, **more), needs)
+        if r is not None:
+            results.append(r)
+            print(table(results[-1:]), flush=True)
+            keep({'cluster': arrangement, 'after': what, **json.loads(routers[arrangement].get('/v1/cluster')[1])})
+
+    arrival_time = a.requests / a.rate
+    paced = {'limit': arrival_time + 40, 'needs': arrival_time + 3, 'rate': a.rate, 'concurrency': a.requests}
+    full = {'limit': 60, 'needs': 10, 'concurrency': a.sequences}
+    always, pays, same, q4, w8 = '1P1D w8|q4, always', '1P1D w8|q4, as it pays', '1P1D w8, as it pays', '2D q4', '2D w8'
+    for arrangement in (always, w8, q4, same):  # what matters most comes first: time may run out
+        one(arrangement, 'paced', **paced)
+    for arrangement in (always, w8, same, pays, q4):
+        one(arrangement, 'full', **full)
+    one(pays, 'paced', **paced)
+    return results
+
+
+# ---- all ------------------------------------------------------------------------------------------------------------------------
+
+def trace(a):
+    chance, at = random.Random(1), 0
+    print('arrived_at,num_prefill_tokens,num_decode_tokens')
+    for _ in range(a.requests):
+        print(f'{at:.6f},{a.prompt},{a.answer}')
+        at += chance.expovariate(a.rate)
+
+
+def leave():
+    for p in processes:
+        if p.poll() is None:
+            p.kill()
+
+
+def save_logs(a):
+    with open(os.path.join(OUT, 'pair.log'), 'a') as out:
+        for name in sorted(os.listdir(a.folder)):
+            if name.endswith(('.log', '.yaml')):
+                out.write(f'\n==== {name}\n' + open(os.path.join(a.folder, name), errors='replace').read()[-20000:])
+        if shutil.which('nvidia-smi'):
+            out.write(subprocess.run(['nvidia-smi', 'topo', '-m'], capture_output=True, text=True, timeout=20).stdout)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('parts', nargs='*', help='link cluster long serve more; trace')
+    p.add_argument('--devices', default='cuda:0,cuda:1', help='of reading and of writing')
+    p.add_argument('--shape', default='llama-8b')
+    p.add_argument('--model', help='a file instead')
+    p.add_argument('--until', type=float, default=450, help='seconds for everything')
+    p.add_argument('--requests', type=int, default=200)
+    p.add_argument('--prompt', type=int, default=8000)
+    p.add_argument('--answer', type=int, default=200)
+    p.add_argument('--rate', type=float, default=3.6)
+    p.add_argument('--sequences', type=int, default=80, help='of a decode node; so many are asked at once to fill them')
+    p.add_argument('--chunk', type=int, default=4096, help='tokens of a decode node\'s step')
+    p.add_argument('--share', type=float, default=0.5, help='of it for prompts while answers are written')
+    p.add_argument('--prefill-chunk', type=int, default=8192)
+    p.add_argument('--prefill-blocks', type=int, default=8192)
+    p.add_argument('--long-prompt', type=int, default=32768)
+    p.add_argument('--long-requests', type=int, default=5)
+    p.add_argument('--transfer-shape', default='8b')
+    p.add_argument('--repeat', type=int, default=10)
+    p.add_argument('--trouble', type=int, default=300, help='prompts of `cluster` while nodes are killed')
+    p.add_argument('--threads', type=int, default=8, help='of each node, for loading')
+    a = p.parse_args()
+    if a.parts == ['trace']:
+        return trace(a)
+    a.devices = a.devices.split(',')
+    a.vocab = VOCABULARY[a.shape]
+    a.parts = a.parts or ['link', 'cluster', 'long', 'serve', 'more']
+    a.folder = tempfile.mkdtemp(prefix='baton-pair-')
+    atexit.register(leave)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    results, routers = [], {}
+    nodes = 'long' in a.parts or 'serve' in a.parts
+    making = threading.Thread(target=lambda: step(a, 'synth', 90, lambda limit: run(
+        [BATON, 'synth', a.shape, os.path.join(a.folder, 'model.gguf'), '--type', 'q8_0'], limit, 'synth')))
+    try:
+        if nodes and a.model is None:
+            a.model = os.path.join(a.folder, 'model.gguf')
+            making.start()
+        if 'link' in a.parts:
+            link(a)
+        equality = begin_cluster(a) if 'cluster' in a.parts else None
+        if nodes:
+            making.join() if making.ident else None
+            routers = lay_out(a)
+            step(a, 'plan', 40, lambda limit: plan(a, routers)) if a.devices[0] != 'cpu' else None
+            step(a, 'nodes', 150, lambda limit: start(a, routers, limit))
+        if equality is not None:
+            step(a, 'two_gpus', 100, lambda limit: end_cluster(equality, limit))
+        if nodes:
+            warm(a, routers)
+        if 'long' in a.parts:
+            long(a, routers)
+        if 'serve' in a.parts:
+            results = serve(a, routers)
+        for program in programs_of(routers):
+            program.kill() if program.process else None
+        if 'more' in a.parts:
+            more(a)
+    finally:
+        leave()
+        save_logs(a)
+        shutil.rmtree(a.folder, ignore_errors=True)
+    print('\n%-46s %8s' % ('step', 'seconds'))
+    for name, word, seconds in steps:
+        print('%-46s %8.1f  %s' % (name, seconds, word))
+    for l in lines:
+        if 'link' in l:
+            print('link %-20s %-11s %7.1f GB/s, %5.1f %% of a plain copy' % (l['link'], l['way'], l['gb_per_s'], 100 * l['of_plain']))
+        elif 'long' in l:
+            print(json.dumps(l))
+    if results:
+        print(table(results))
+    return 1 if any(word != 'ok' for _, word, _ in steps) else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

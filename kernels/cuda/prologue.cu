@@ -20,11 +20,19 @@ put_some(const bt_row_target &t, uint32_t token, uint32_t k, const float v[4])
     }
 }
 
+// Blocks of 512 threads that a multiprocessor takes: of 2,048 threads, or of 1,536 on those of workstations.
+#if defined(__CUDA_ARCH__) &&                                                                                          \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define MANY_EACH 3
+#else
+#define MANY_EACH 4
+#endif
+
 // A row by a block of threads. ROW: it gets one scale. MANY: one of many, in BT_A8_ROWS: what counts then is how many fit a multiprocessor and
 // how many instructions they take.
 template <int PIECES, bool FOURS, bool ROW, bool MANY>
 static __global__ void
-__launch_bounds__(MANY ? 512 : 1024, MANY ? 4 : 1) row_kernel(const __grid_constant__ prologue_args a)
+__launch_bounds__(MANY ? 512 : 1024, MANY ? MANY_EACH : 1) row_kernel(const __grid_constant__ prologue_args a)
 {
     extern __shared__ float row[];
     __shared__ bt_row_shared shared;

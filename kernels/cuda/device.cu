@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda.cuh"
 
 #include "kernels/cpu/ref/attention.h"
+#include "kernels/cuda/row.cuh"
 
 #include <pthread.h>
 #include <sched.h>
@@ -121,25 +122,30 @@ clear(bt_cuda *cuda, void *memory, size_t bytes)
            bt_cuda_settle(cuda, "clear memory") == BT_OK;
 }
 
-// A model that attention has no kernel for is refused before it is loaded, and not by its first step.
+// A model that there is no kernel for is refused before it is loaded, and not by its first step.
 static bt_err
-check_heads(const bt_device_limits *l, bt_why *why)
+check_shapes(const bt_device_limits *l, bt_why *why)
 {
     uint32_t group = l->kv_heads != 0 ? l->heads / l->kv_heads : 0;
 
-    return group <= BT_CUDA_GROUP_MAX && l->head_dim <= BT_CUDA_HEAD_DIM_MAX
+    if (group > BT_CUDA_GROUP_MAX || l->head_dim > BT_CUDA_HEAD_DIM_MAX) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED,
+                       "device cuda: attention takes up to %u query heads that share a KV head, of up to %u numbers: "
+                       "this model has %u of %u",
+                       BT_CUDA_GROUP_MAX, BT_CUDA_HEAD_DIM_MAX, group, l->head_dim);
+    }
+    return l->cols <= BT_ROW_COLS_MAX
                ? BT_OK
                : bt_fail(why, BT_ERR_UNSUPPORTED,
-                         "device cuda: attention takes up to %u query heads that share a KV head, of up to %u numbers: "
-                         "this model has %u of %u",
-                         BT_CUDA_GROUP_MAX, BT_CUDA_HEAD_DIM_MAX, group, l->head_dim);
+                         "device cuda: linear layers take up to %u columns: this model has one of %u", BT_ROW_COLS_MAX,
+                         l->cols);
 }
 
 static bt_err
 cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
 {
     bt_cuda *cuda = bt_cuda_of(device);
-    bt_err err = check_heads(limits, why);
+    bt_err err = check_shapes(limits, why);
 
     if (err != BT_OK) {
         return err;
@@ -339,7 +345,7 @@ graphs_most(const bt_device_limits *l)
 bt_err
 bt_cuda_foresee(bt_device_needs *out, const bt_device_limits *limits, bt_why *why)
 {
-    bt_err err = check_heads(limits, why);
+    bt_err err = check_shapes(limits, why);
     bt_cuda *cuda;
 
     if (err != BT_OK) {

@@ -81,12 +81,16 @@ def write_llama(folder, heads, kv_heads, head_dim=16, hidden=64, ffn=64, vocab=3
 
 
 @needs_cuda
-def test_a_model_that_a_gpu_has_no_attention_for_is_refused_before_it_is_loaded(tmp_path):
+def test_a_model_that_a_gpu_has_no_kernel_for_is_refused_before_it_is_loaded(tmp_path):
     many, most = write_llama(tmp_path / 'many', 34, 2), write_llama(tmp_path / 'most', 32, 2)
     gpu = ['--device', 'cuda:0', '--memory', '2G']
     assert plan(CUDA, many, '--memory', '2G')['fits'] and plan(CUDA, most, *gpu)['fits']
     code, out, err = run(CUDA, 'plan', many, *gpu)
     assert code == 2 and out == '' and 'up to 16 query heads that share a KV head' in last_line(err) and '17 of 16' in last_line(err)
+    wide = write_llama(tmp_path / 'wide', 2, 2, ffn=65600)
+    assert plan(CUDA, wide, '--memory', '2G')['fits']
+    code, out, err = run(CUDA, 'plan', wide, *gpu)
+    assert code == 2 and out == '' and 'up to 65536 columns: this model has one of 65600' in last_line(err)
 
 
 @needs_cuda

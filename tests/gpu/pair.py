@@ -18,6 +18,8 @@ for fault in (os.path.join(HERE, 'tests', 'fault'), os.path.join(HERE, '..', 'fa
     sys.path.insert(0, fault)
 os.environ.setdefault('BATON', next((p for p in (os.path.join(HERE, 'bin', 'baton'),) if os.path.exists(p)),
                                     os.path.join(HERE, '..', '..', 'build', 'release', 'baton')))
+if os.path.isdir(os.path.join(HERE, 'lib')):  # what the bundle's programs need
+    os.environ['LD_LIBRARY_PATH'] = ':'.join(filter(None, (os.path.join(HERE, 'lib'), os.environ.get('LD_LIBRARY_PATH'))))
 from cluster import BATON, Program, free_port  # noqa: E402
 
 OUT = os.environ.get('OUT', '.')
@@ -423,7 +425,7 @@ def main():
     p.add_argument('--prompt', type=int, default=8000)
     p.add_argument('--answer', type=int, default=200)
     p.add_argument('--rate', type=float, default=3.6)
-    p.add_argument('--sequences', type=int, default=80, help='of a decode node; so many are asked at once to fill them')
+    p.add_argument('--sequences', type=int, default=72, help='of a decode node; so many are asked at once to fill them')
     p.add_argument('--chunk', type=int, default=4096, help='tokens of a decode node\'s step')
     p.add_argument('--share', type=float, default=0.5, help='of it for prompts while answers are written')
     p.add_argument('--prefill-chunk', type=int, default=8192)
@@ -457,6 +459,8 @@ def main():
         if nodes:
             making.join() if making.ident else None
             routers = lay_out(a)
+            if 'serve' not in a.parts:
+                routers = dict(list(routers.items())[:1])
             step(a, 'plan', 40, lambda limit: plan(a, routers)) if a.devices[0] != 'cpu' else None
             step(a, 'nodes', 150, lambda limit: start(a, routers, limit))
         if equality is not None:

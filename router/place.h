@@ -8,12 +8,13 @@
 //
 // **A prefill node** iff at least `remote_tokens_min` tokens of the prompt are to be computed for the decode node and the time predicted
 // there (its queue, what it does not have of the prompt, the transfer, all at measured rates) is an eighth shorter than at the decode
-// node, where the answers that would wait meanwhile count too. Rates are measured, prompts that share steps sharing their time; of a decode
-// node that never read one a half of the prefill nodes' is expected, a quarter where its weights are others (registry.h). So one prefill
-// node and one decode node do as two decode nodes would where those are better (tools/README.md, "Two GPUs"). Where the two hold different weights, a prompt goes there whatever it costs,
-// unless limits say `inexact`: an answer is its prompt through the prefill weights (DESIGN 1.7). The shortest such time is taken; a queue
-// above 1.25 times the mean, in time, is too long while another is shorter, so that a beginning that all prompts share is read at more and
-// more nodes. Prompts to be scored stay at the decode node.
+// node, where the answers that would wait meanwhile count too. Prompts that share steps share their time when rates are measured; of a
+// decode node that never read one a half of the prefill nodes' rate is expected, a quarter where its weights are others (registry.h). So
+// one prefill node and one decode node do as two decode nodes would where those are better (tools/README.md, "Two GPUs").
+// Where the two hold different weights, a prompt goes to a prefill node whatever it costs, unless limits say `inexact`: an answer is its
+// prompt through the prefill weights (DESIGN 1.7). The shortest such time is taken; a queue above 1.25 times the mean, in time, is too long
+// while another is shorter, so that a beginning that all prompts share is read at more and more nodes. Prompts to be scored stay at the
+// decode node.
 //
 // A node that failed this very request is the last choice. One whose breaker does not let it is none, unless no decode node is let: an
 // only node that fails is asked all the same.

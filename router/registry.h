@@ -97,10 +97,9 @@ bt_node_decodes(const bt_node *node)
 
 // The decode node's n-th source, where that is a prefill node that is there and takes prompts; else BT_REQUEST_NONE.
 uint32_t bt_registry_source(const bt_registry *registry, const bt_node *decode, uint32_t n);
-// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster, and where
-// none of them was at least half as fast as a prefill node that holds the same weights; one that was
-// found slow is believed to be twice as fast after each half a minute in which nobody asked it, up to what is typical, so that it is asked
-// again.
+// Tokens a second that the node is believed to read. One that was not measured reads like others of its kind, or faster; where no decode
+// node was, half as fast as prefill nodes with the same weights, else a quarter. One that was found slow is believed to be twice as fast
+// after each half a minute in which nobody asked it, up to what is typical, so that it is asked again.
 uint64_t bt_registry_prefill_rate(const bt_registry *registry, const bt_node *node, bt_time now);
 // From the last offer of a prompt until all of it is there.
 uint64_t bt_registry_transfer_rate(const bt_registry *registry, const bt_node *node);

@@ -155,10 +155,10 @@ class Config:
 
 
 class Node(Program):
-    def __init__(self, file, role, name, device):
+    def __init__(self, file, role, name, device, transport):
         self.link, self.transfer, status = free_port(), free_port(), free_port()
         super().__init__(file, role, name, ('127.0.0.1', status))
-        self.entry = {'name': name, 'device': device, 'link': f'tcp://127.0.0.1:{self.link}', 'transfer': f'127.0.0.1:{self.transfer}',
+        self.entry = {'name': name, 'device': device, 'transport': transport, 'link': f'tcp://127.0.0.1:{self.link}', 'transfer': f'127.0.0.1:{self.transfer}',
                       'status': f'127.0.0.1:{status}'}
 
 
@@ -202,7 +202,7 @@ def lay_out(a):
     unplaced = Config(a.folder, 'none')  # gives programs a folder until a file has them
 
     def node(role, name, device):
-        n = Node(unplaced, role, name, device)
+        n = Node(unplaced, role, name, device, a.transport)
         n.cluster = None
         return n
 
@@ -434,6 +434,7 @@ def main():
     p.add_argument('--long-requests', type=int, default=5)
     p.add_argument('--transfer-shape', default='8b')
     p.add_argument('--repeat', type=int, default=10)
+    p.add_argument('--transport', default='auto', help='of blocks: host where the GPUs cannot read each other')
     p.add_argument('--trouble', type=int, default=300, help='prompts of `cluster` while nodes are killed')
     p.add_argument('--threads', type=int, default=8, help='of each node, for loading')
     a = p.parse_args()

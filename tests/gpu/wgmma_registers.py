@@ -4,8 +4,9 @@ sums in, is touched before the wait for it. Without files it tries itself on two
 
 ptxas knows which registers a wgmma sums in, but not that those of A are in use until the wait: it gives them to other values as soon as the
 instruction is issued. Commit 23a9bec had that fault in 12 of 15 kernels, and the GPU's tests saw it now and then. Nothing runs here: each
-wgmma's paths are walked to the waits behind it. Of a program only the parts that have wgmma are read (PARTS).
-Needs cuobjdump (CUDA's, from PATH or $CUOBJDUMP). Exit code 1 and a line a finding, eight a kernel; 0; 77 without cuobjdump."""
+wgmma's paths are walked to the waits behind it. Of a program only the parts that have wgmma are read (PARTS), where parts have names: a
+build without line numbers has none, and all are. Needs cuobjdump (CUDA's, from PATH or $CUOBJDUMP). Exit code 1 and a line a finding,
+eight a kernel, or one that there is no wgmma in a file; 0; 77 without cuobjdump."""
 import os
 import re
 import shutil
@@ -107,16 +108,17 @@ def check(code):
 
 
 def report(text):
-    """Prints a line a kernel with wgmma; how many findings there are."""
-    bad = 0
+    """Prints a line a kernel with wgmma; how many there are, and how many findings."""
+    kernels, bad = 0, 0
     for name, code in functions(text):
         count, found = check(code)
         if count != 0:
+            kernels += 1
             print(f"{name}: {count} wgmma, {len(found)} findings")
         for where, what, begin, hit in found[:8]:
             print(f"  {where:05x} {what}: R{', R'.join(map(str, hit))} in use by the wgmma at {begin:05x}")
         bad += len(found)
-    return bad
+    return kernels, bad
 
 
 def sass(tool, path):
@@ -128,7 +130,7 @@ def sass(tool, path):
         return subprocess.run([tool, "--dump-sass", path], capture_output=True, text=True, check=True).stdout
     with tempfile.TemporaryDirectory() as folder:
         text = ""
-        for part in filter(PARTS.search, parts):
+        for part in [p for p in parts if PARTS.search(p)] or parts:
             subprocess.run([tool, "-xelf", part, path], cwd=folder, capture_output=True, check=True)
             text += subprocess.run([tool, "--dump-sass", os.path.join(folder, part)], capture_output=True, text=True,
                                    check=True).stdout
@@ -137,14 +139,20 @@ def sass(tool, path):
 
 def main(paths):
     if not paths:
-        good = report(RIGHT) == 0 and report(WRONG) == 1
+        good = report(RIGHT) == (1, 0) and report(WRONG) == (1, 1)
         print("as it should be" if good else "wrong")
         return 0 if good else 1
     tool = os.environ.get("CUOBJDUMP") or shutil.which("cuobjdump") or "/usr/local/cuda/bin/cuobjdump"
     if not os.path.exists(tool):
         print("no cuobjdump here")
         return 77
-    return 1 if sum(report(sass(tool, path)) for path in paths) else 0
+    code = 0
+    for path in paths:
+        kernels, bad = report(sass(tool, path))
+        if kernels == 0:
+            print(f"{path}: no wgmma there: nothing was looked at")
+        code = 1 if kernels == 0 or bad else code
+    return code
 
 
 if __name__ == "__main__":

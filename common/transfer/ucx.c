@@ -18,6 +18,7 @@
 
 #define PROGRESS_MAX 256 // rounds of UCX's progress a call
 #define CLOSE_WAIT (2 * BT_SECOND)
+#define FLUSH_WAIT (200 * BT_MILLISECOND)
 
 bt_err
 bt_ucx_err_of(ucs_status_t status)
@@ -462,28 +463,39 @@ close_peers(bt_ucx *u)
     }
 }
 
-static void
-ucx_close(bt_transport *transport)
+// What the ear has to say to peers that have just come is sent. A peer that is frozen or gone does not take it, and UCX 1.13 ends the process in
+// ucp_worker_destroy where such an answer still waits (ucp_request.c:684): false then.
+static bool
+flush_ear(bt_ucx *u)
 {
-    bt_ucx *u = (bt_ucx *)transport;
+    ucp_request_param_t param = {0};
+    ucs_status_ptr_t request = ucp_worker_flush_nbx(u->ear, &param);
+    bt_time until = bt_time_now() + FLUSH_WAIT;
+    bool flushed = !UCS_PTR_IS_PTR(request);
 
-    if (u->mouth != NULL && u->ear != NULL && u->peers != NULL) {
-        close_peers(u);
+    while (!flushed && bt_time_now() < until) {
+        ucx_progress(&u->base, 0);
+        flushed = ucp_request_check_status(request) != UCS_INPROGRESS;
     }
-    if (u->fd >= 0) {
-        close(u->fd);
+    if (UCS_PTR_IS_PTR(request) && flushed) {
+        ucp_request_free(request);
     }
-    if (u->address != NULL) {
-        ucp_worker_release_address(u->ear, u->address);
-    }
+    return flushed;
+}
+
+// An ear that cannot be destroyed stays until the process ends, and with it what it stands on. Nobody listens with it.
+static void
+close_library(bt_ucx *u, bool flushed)
+{
     if (u->mouth != NULL) {
         ucp_worker_destroy(u->mouth);
     }
+    if (!flushed) {
+        bt_log_warn("TRANSFER-LEFT", "a peer that had just come takes no answer: UCX's listener is left as it is");
+        return;
+    }
     if (u->ear != NULL) {
         ucp_worker_destroy(u->ear);
-    }
-    if (u->key != NULL) {
-        ucp_rkey_buffer_release(u->key);
     }
     if (u->memh != NULL) {
         ucp_mem_unmap(u->context, u->memh);
@@ -491,6 +503,28 @@ ucx_close(bt_transport *transport)
     if (u->context != NULL) {
         ucp_cleanup(u->context);
     }
+}
+
+static void
+ucx_close(bt_transport *transport)
+{
+    bt_ucx *u = (bt_ucx *)transport;
+    bool flushed = true;
+
+    if (u->mouth != NULL && u->ear != NULL && u->peers != NULL) {
+        close_peers(u);
+        flushed = flush_ear(u);
+    }
+    if (u->fd >= 0) {
+        close(u->fd);
+    }
+    if (u->address != NULL) {
+        ucp_worker_release_address(u->ear, u->address);
+    }
+    if (u->key != NULL) {
+        ucp_rkey_buffer_release(u->key);
+    }
+    close_library(u, flushed);
     bt_shared_close(&u->pool);
     bt_free(u->peers);
     bt_free(u->tags);

@@ -7,20 +7,10 @@
     c.wait_idle(); c.stop()
 
 Programs are r1 …, p1 …, d1 …. A JSON text is YAML too, so the file is written as one."""
-import json, os, re, signal, socket, subprocess, time
+import json, os, re, signal, subprocess, time
 import httpx, pytest
 from conftest import BATON
-
-
-def free_ports(count):
-    """Ports that nobody listens on now, none of them twice."""
-    held = [socket.socket() for _ in range(count)]
-    for s in held:
-        s.bind(('127.0.0.1', 0))
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
+from ports import free_ports
 
 
 class Program:

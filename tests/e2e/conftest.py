@@ -1,8 +1,11 @@
 """What the e2e tests share: a running `baton local` on the tiny model, and plain sockets to it."""
-import json, os, re, shutil, socket, subprocess, time
+import json, os, re, shutil, socket, subprocess, sys, time
 import httpx, pytest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.append(os.path.join(ROOT, 'tests', 'support'))
+from ports import free_port  # noqa: E402
+
 BUILD = os.environ.get('BATON_BUILD', os.path.join(ROOT, 'build', 'release'))
 BATON = os.environ.get('BATON', os.path.join(BUILD, 'baton'))
 DATA = os.environ.get('BATON_DATA') or next(
@@ -18,9 +21,7 @@ class Server:
     def __init__(self, model, *options, wait=True, **settings):
         self.log = open(os.path.join(os.path.dirname(model) if os.access(os.path.dirname(model), os.W_OK) else '/tmp',
                                      f'server-{time.monotonic_ns()}.log'), 'w+')
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         sets = [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
         self.process = subprocess.Popen(
             [BATON, 'local', '--model', model, '--listen', f'127.0.0.1:{self.port}', *EXTRA, *options,

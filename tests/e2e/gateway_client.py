@@ -1,18 +1,12 @@
 """The gateway as anybody would use it: pynng's Pair0, protobuf, and proto/gateway.proto alone."""
 import os, socket, struct, subprocess, sys, tempfile
 import pynng
-from conftest import ROOT, Server
+from conftest import ROOT, Server, free_port
 
 _generated = tempfile.mkdtemp(prefix='baton-proto-')
 subprocess.check_call([sys.executable, '-m', 'grpc_tools.protoc', '-I', ROOT, f'--python_out={_generated}', 'proto/gateway.proto'])
 sys.path.insert(0, _generated)
 from proto import gateway_pb2 as g  # noqa: E402
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
 
 
 def serve(model, *options, scheme='tcp', **settings):

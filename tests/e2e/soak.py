@@ -6,6 +6,9 @@ RSS, requests, aborts, gauges. At the end all clients stop, and it is an error (
 still runs or leaks, or RSS in the last third is more than 5 % + 8 MiB above the second third."""
 import argparse, json, os, random, re, socket, struct, subprocess, sys, threading, time, urllib.request
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'support'))
+from ports import free_port  # noqa: E402
+
 WORDS = 'time people way water day man world life hand part child eye woman place work week case point home room'.split()
 
 
@@ -119,9 +122,7 @@ def main():
     else:
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
         model = a.model or os.path.join(root, 'tests', 'data', 'tiny-q8_0.gguf')
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            host, port = '127.0.0.1', s.getsockname()[1]
+        host, port = '127.0.0.1', free_port()
         server = subprocess.Popen([os.environ.get('BATON', os.path.join(root, 'build/release/baton')), 'local', '--model', model,
                                    '--listen', f'{host}:{port}', '--set', 'log.level=warn', *a.options])
     soak = Soak(host, int(port), a.seed)

@@ -1,7 +1,8 @@
 """The gateway of `baton router`, in front of a whole cluster."""
 import json, signal, subprocess
 import pytest
-from cluster import Cluster, free_ports
+from cluster import Cluster
+from ports import free_ports
 from conftest import BATON
 from test_cluster import TWO_WEIGHTS
 from gateway_client import Client, Failed, g

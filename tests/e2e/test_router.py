@@ -1,7 +1,8 @@
 """`baton router` by itself: without nodes, with nodes that come and go, with nodes that do not belong to it; and its settings."""
 import glob, json, os, re, signal, socket, stat, subprocess, threading, time
 import httpx, pytest
-from cluster import Cluster, free_ports
+from cluster import Cluster
+from ports import free_ports
 from conftest import BATON, ROOT
 
 

@@ -6,9 +6,12 @@
         c.decode[0].kill(); c.decode[0].start()
         c.wait_idle()                 every node: nothing runs, nothing is held, nothing leaked
 """
-import http.client, json, os, re, shutil, signal, socket, struct, subprocess, tempfile, threading, time
+import http.client, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.append(os.path.join(ROOT, 'tests', 'support'))
+from ports import free_port  # noqa: E402
+
 BATON = os.environ.get('BATON', os.path.join(ROOT, 'build', 'release', 'baton'))
 DATA = os.environ.get('BATON_DATA') or next(
     (d for d in (os.path.join(ROOT, p, 'shared', 'data') for p in ('..', '../..')) if os.path.isdir(d)), None)
@@ -19,19 +22,6 @@ SMOL = next((p for p in (os.environ.get('BATON_SMOL', ''), os.path.expanduser('~
 
 class Failed(AssertionError):
     pass
-
-
-taken = set()
-
-
-def free_port():
-    while True:
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            port = s.getsockname()[1]
-        if port not in taken:
-            taken.add(port)
-            return port
 
 
 def wait_for(what, condition, seconds=30, every=0.01, detail=lambda: ''):

@@ -12,8 +12,9 @@ shift 2
 rm -rf "$out" "$out.txz"
 bash "${BUNDLE:-$shared/gpu/bundle.sh}" "$out" "$build/baton" "$build/bench_cuda" "$build/tests/gpu/gpu_hold" "$build"/tests/gpu/test_cuda_*[a-z]
 strip "$out"/bin/*
-mkdir -p "$out/models" "$out/data" "$out/tests/fault" "$out/tests/data"
+mkdir -p "$out/models" "$out/data" "$out/tests/fault" "$out/tests/support" "$out/tests/data"
 cp "$here"/../fault/{cluster,cluster_equality,prompts}.py "$out/tests/fault/"
+cp "$here"/../support/ports.py "$out/tests/support/"
 cp "$here/../data/tiny-q8_0.gguf" "$out/tests/data/"
 for m in "$here/../data/tiny-q8_0.gguf" "$@"; do cp -rL "$m" "$out/models/"; done
 (cd "$data" && tar -cf - --exclude='hidden.*' --exclude='logits.*' --exclude='*.py' --exclude='*.tsv' --exclude='tokens*' --exclude='*moe*' \

@@ -20,7 +20,8 @@ os.environ.setdefault('BATON', next((p for p in (os.path.join(HERE, 'bin', 'bato
                                     os.path.join(HERE, '..', '..', 'build', 'release', 'baton')))
 if os.path.isdir(os.path.join(HERE, 'lib')):  # what the bundle's programs need
     os.environ['LD_LIBRARY_PATH'] = ':'.join(filter(None, (os.path.join(HERE, 'lib'), os.environ.get('LD_LIBRARY_PATH'))))
-from cluster import BATON, Program, free_port  # noqa: E402
+from cluster import BATON, Program  # noqa: E402
+from ports import free_port  # noqa: E402
 
 OUT = os.environ.get('OUT', '.')
 BEGAN = time.monotonic()

@@ -10,7 +10,7 @@
 #include "common/net/loop.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/percentile.h"
+#include "tools/samples.h"
 #include "tools/sse_reader.h"
 
 #include <errno.h>
@@ -24,11 +24,6 @@
 #include <unistd.h>
 
 #define IDS_FIRST 16u // of --ids: below it are control tokens
-
-typedef struct {
-    double *values;
-    size_t count, cap;
-} samples;
 
 typedef struct bench bench;
 
@@ -62,26 +57,10 @@ struct bench {
     uint32_t started, ended, errors, good; // good: within both limits
     FILE *log;
     bt_time begun, next_arrival;
-    samples ttft, tpot, itl, total;
+    bt_samples ttft, tpot, itl, total;
     uint64_t prompt_count, token_count;
     char first_error[200];
 };
-
-static void
-add(samples *s, bt_time duration)
-{
-    if (s->count == s->cap) {
-        size_t cap = s->cap != 0 ? 2 * s->cap : 1024;
-        double *values = bt_realloc(s->values, cap * sizeof *values);
-
-        if (values == NULL) {
-            return;
-        }
-        s->values = values;
-        s->cap = cap;
-    }
-    s->values[s->count++] = (double)duration / (double)BT_MILLISECOND;
-}
 
 // ---- a request ----
 
@@ -217,10 +196,10 @@ take_answer(slot *s, bt_time now)
     uint32_t tokens = s->usage_completion != 0 ? s->usage_completion : s->tokens;
     bt_time tpot = tokens > 1 ? (s->last - s->first) / (tokens - 1) : 0;
 
-    add(&b->ttft, s->first - s->arrived);
-    add(&b->total, now - s->arrived);
+    bt_samples_add(&b->ttft, s->first - s->arrived);
+    bt_samples_add(&b->total, now - s->arrived);
     if (tokens > 1) {
-        add(&b->tpot, tpot);
+        bt_samples_add(&b->tpot, tpot);
     }
     b->token_count += tokens;
     b->prompt_count += s->usage_prompt;
@@ -303,7 +282,7 @@ on_data(void *self, bt_str data)
         if (s->tokens++ == 0) {
             s->first = now;
         } else {
-            add(&s->b->itl, now - s->last);
+            bt_samples_add(&s->b->itl, now - s->last);
             s->stall = now - s->last > s->stall ? now - s->last : s->stall;
         }
         s->last = now;
@@ -449,30 +428,6 @@ turn(void *self, bt_time now)
     return b->rate > 0 && b->started < b->requests ? b->next_arrival : BT_TIME_NEVER;
 }
 
-static double
-mean(const samples *s)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < s->count; i++) {
-        sum += s->values[i];
-    }
-    return s->count != 0 ? sum / (double)s->count : 0;
-}
-
-static void
-put_samples(bt_json_writer *w, const char *key, samples *s)
-{
-    bt_sort_values(s->values, s->count);
-    bt_json_begin_object(w, key);
-    bt_json_put_real(w, "mean", mean(s));
-    bt_json_put_real(w, "p50", bt_percentile(s->values, s->count, 0.5));
-    bt_json_put_real(w, "p90", bt_percentile(s->values, s->count, 0.9));
-    bt_json_put_real(w, "p99", bt_percentile(s->values, s->count, 0.99));
-    bt_json_put_real(w, "max", bt_percentile(s->values, s->count, 1));
-    bt_json_end(w);
-}
-
 static void
 print_json(bench *b, double seconds)
 {
@@ -497,22 +452,13 @@ print_json(bench *b, double seconds)
     bt_json_put_real(&w, "slo_tpot_ms", b->slo_tpot);
     bt_json_put_int(&w, "good", b->good);
     bt_json_put_real(&w, "goodput_per_s", b->good / seconds);
-    put_samples(&w, "ttft_ms", &b->ttft);
-    put_samples(&w, "tpot_ms", &b->tpot);
-    put_samples(&w, "itl_ms", &b->itl);
-    put_samples(&w, "e2e_ms", &b->total);
+    bt_samples_put(&b->ttft, &w, "ttft_ms");
+    bt_samples_put(&b->tpot, &w, "tpot_ms");
+    bt_samples_put(&b->itl, &w, "itl_ms");
+    bt_samples_put(&b->total, &w, "e2e_ms");
     bt_json_end(&w);
     printf("%.*s\n", (int)out.len, out.data);
     bt_buf_fini(&out);
-}
-
-static void
-print_row(const char *name, samples *s)
-{
-    bt_sort_values(s->values, s->count);
-    printf("  %-26s mean %9.2f   p50 %9.2f   p90 %9.2f   p99 %9.2f\n", name, mean(s),
-           bt_percentile(s->values, s->count, 0.5), bt_percentile(s->values, s->count, 0.9),
-           bt_percentile(s->values, s->count, 0.99));
 }
 
 static void
@@ -523,23 +469,23 @@ print_text(bench *b, double seconds)
            (double)b->prompt_count / seconds);
     printf("  %u within %g ms to the first token and %g ms a token: %.2f requests/s\n", b->good, (double)b->slo_ttft,
            (double)b->slo_tpot, b->good / seconds);
-    print_row("time to first token, ms", &b->ttft);
-    print_row("time per output token, ms", &b->tpot);
-    print_row("between tokens, ms", &b->itl);
-    print_row("whole request, ms", &b->total);
+    bt_samples_print(&b->ttft, "time to first token, ms");
+    bt_samples_print(&b->tpot, "time per output token, ms");
+    bt_samples_print(&b->itl, "between tokens, ms");
+    bt_samples_print(&b->total, "whole request, ms");
 }
 
 static void
 close_bench(bench *b)
 {
-    samples *all[] = {&b->ttft, &b->tpot, &b->itl, &b->total};
+    bt_samples *all[] = {&b->ttft, &b->tpot, &b->itl, &b->total};
 
     for (uint32_t i = 0; b->slots != NULL && i < b->concurrency; i++) {
         hang_up(&b->slots[i]);
         bt_buf_fini(&b->slots[i].out);
     }
     for (size_t i = 0; i < 4; i++) {
-        bt_free(all[i]->values);
+        bt_samples_free(all[i]);
     }
     bt_free(b->slots);
     bt_loop_close(b->loop);

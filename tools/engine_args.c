@@ -52,7 +52,7 @@ set_setting(void *target, const char *value, bt_why *why)
         args->unequal = true;
     } else if (strcmp(value, "weights.smooth=off") == 0) {
         args->options.model.rough = true;
-    } else if (strcmp(value, "weights.search=off") == 0) {
+    } else if (strcmp(value, "engine.hasty_weights=true") == 0) {
         args->options.model.hasty = true;
     } else {
         return bt_fail(why, BT_ERR_INVALID, "'%.*s' is no setting of this command", (int)len, value);

@@ -1,7 +1,7 @@
 // The options of every command that opens an engine (run, chat, eval, bench engine): --device, --threads, --kv, --weights, --exact,
 // --context and --set, as one table for bt_args_parse.
-// Besides the settings that `baton local` knows, --set takes what only measurements want: kv.equalise=off,
-// weights.act_block=128, weights.smooth=off (w8) and weights.search=off (w8 and q4 made quickly and worse: speed is the same).
+// Besides settings that `baton local` knows (engine.hasty_weights=true among them: w8 and q4 made quickly and worse, speed is the same),
+// --set takes what only measurements want: kv.equalise=off, weights.act_block=128 and weights.smooth=off (w8).
 #pragma once
 
 #include "common/engine/engine.h"

@@ -81,7 +81,7 @@ bt_synth_main(int argc, char **argv)
                  "The same options give the same bytes.",
         .example =
             "  baton synth llama-1b /tmp/llama-1b.gguf --type q4_0\n  baton synth llama-8b /tmp/llama-8b.gguf && "
-            "baton bench engine /tmp/llama-8b.gguf --weights q4 --set weights.search=off --device cuda:0",
+            "baton bench engine /tmp/llama-8b.gguf --weights q4 --set engine.hasty_weights=true --device cuda:0",
         .args = args,
         .positional_max = 2,
     };

@@ -234,7 +234,7 @@ def plan(a, routers):
         for n in (p for p in programs_of(routers) if p.role != 'router' and p.entry['device'] == device):
             c = json.load(open(n.cluster.config))[n.role]
             out = json.loads(run([BATON, 'plan', a.model, '--device', device, '--memory', '139G', '--weights', c['weights'], '--json',
-                                  '--set', 'weights.search=off', '--set', 'kv.blocks=%d' % c['kv']['blocks'],
+                                  '--set', 'engine.hasty_weights=true', '--set', 'kv.blocks=%d' % c['kv']['blocks'],
                                   *(x for k in ('chunk_tokens', 'max_sequences', 'context') for x in ('--set', f'engine.{k}={c["engine"][k]}'))],
                                  30, 'plan'))
             total += out['total']

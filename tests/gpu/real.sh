@@ -13,7 +13,7 @@ answers=$!
 
 perplexity() { # MODEL DEVICE OPTIONS…
     timeout 300 bin/baton eval ppl "$BATON_MODELS/$1.gguf" --device "$2" --text "$out/wiki.test.raw" --ctx 512 --chunks "$chunks" --quiet --json \
-        --set weights.search=off "${@:3}" 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["ppl"])' 2>/dev/null || echo nan
+        --set engine.hasty_weights=true "${@:3}" 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["ppl"])' 2>/dev/null || echo nan
 }
 
 for model in smol gemma; do

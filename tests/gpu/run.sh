@@ -182,7 +182,7 @@ kernels() {
 # The 8B shape: prefill of w8, decode of q4, weights made without their search (speed is the same, loading is quicker).
 engine() {
     local model=/tmp/baton-llama-8b.gguf begin=$SECONDS common code=0
-    common=(--device cuda:0 --set weights.search=off --repeat 1 --json)
+    common=(--device cuda:0 --set engine.hasty_weights=true --repeat 1 --json)
     bin/baton synth llama-8b $model --type q8_0 >"$out/synth.log" 2>&1 || { line "synth llama-8b" 1 $((SECONDS - begin)) ""; return; }
     timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 4 \
         >"$out/engine-w8.jsonl" 2>"$out/engine-w8.log" || code=$?

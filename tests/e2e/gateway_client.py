@@ -1,5 +1,5 @@
 """The gateway as anybody would use it: pynng's Pair0, protobuf, and proto/gateway.proto alone."""
-import os, socket, struct, subprocess, sys, tempfile
+import socket, struct, subprocess, sys, tempfile
 import pynng
 from conftest import ROOT, Server, free_port
 

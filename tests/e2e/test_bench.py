@@ -1,6 +1,5 @@
 """`baton bench serve`: what it sends, and what it says of the answers. And tests/gpu/pair.py, rehearsed on two CPU nodes."""
 import json, os, subprocess, sys
-import pytest
 from conftest import BATON, ROOT
 
 PAIR = os.path.join(ROOT, 'tests', 'gpu', 'pair.py')

@@ -1,5 +1,5 @@
 """`baton prefill` and `baton decode` as programs: settings, status, readiness, refusals, their end."""
-import itertools, json, os, re, shutil, signal, socket, subprocess, time
+import itertools, os, re, signal, socket, subprocess, time
 import pytest
 from cluster import Cluster
 from conftest import BATON

@@ -1,6 +1,6 @@
 """The real openai client, typed by what OpenAI sends."""
 import os, subprocess, sys, openai, pytest
-from conftest import ROOT, DATA, SMOL, Server
+from conftest import DATA, SMOL, Server
 
 
 @pytest.fixture(scope='module')

@@ -1,6 +1,6 @@
 """`baton router` by itself: without nodes, with nodes that come and go, with nodes that do not belong to it; and its settings."""
-import glob, json, os, re, signal, socket, stat, subprocess, threading, time
-import httpx, pytest
+import glob, json, os, re, socket, subprocess, threading, time
+import pytest
 from cluster import Cluster
 from ports import free_ports
 from conftest import BATON, ROOT

@@ -1,6 +1,6 @@
 """What programs say of themselves: phases that sum, one name of a request in all logs, usage that is true."""
 import os, random, re, signal
-import httpx, pytest
+import pytest
 from cluster import Cluster
 from conftest import ROOT, Server
 from test_cluster import pytestmark, words  # noqa: F401  (skips where the cluster's programs are not built)

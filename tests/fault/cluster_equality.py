@@ -6,7 +6,7 @@ byte for byte, while nodes are killed or frozen and come back. Topologies: NpMd;
 that writes (an answer that is marked as degraded
 may be that of q4 alone, or lie between: these are counted). Exit code 1 when anything was lost, repeated, different or leaked. A line of JSON a run on stdout."""
 import argparse, json, os, random, re, sys, threading, time
-from cluster import BATON, DATA, SMOL, TINY, Cluster, Failed, Local, Request, in_parallel, wait_for
+from cluster import DATA, SMOL, TINY, Cluster, Failed, Local, Request, in_parallel
 from prompts import draw
 
 

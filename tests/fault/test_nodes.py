@@ -2,7 +2,7 @@
 """Real processes that are killed, frozen, drained and restarted while they answer. Rows A, B and D of reference/peers.md 7 are named.
 
 test_nodes.py [-v] [Class[.test]…]. SmolLM2 is read where a phase has to last; without it those tests are skipped."""
-import os, random, sys, threading, time, unittest
+import random, sys, threading, time, unittest
 from cluster import SMOL, TINY, Cluster, Failed, Local, Request, in_parallel, wait_for
 from prompts import draw
 

@@ -3,12 +3,13 @@ import fcntl, json, os, pty, random, re, select, signal, struct, subprocess, ter
 import pytest
 from cluster import Cluster
 from conftest import BATON, Server
-from test_cluster import pytestmark, words  # noqa: F401
+from test_cluster import TWO_WEIGHTS, pytestmark, words  # noqa: F401
 
 
 @pytest.fixture(scope='module')
 def pair(tiny, tmp_path_factory):
-    c = Cluster(tiny, tmp_path_factory.mktemp('top'), prefill=1, decode=1, settings={'placement': {'remote_tokens_min': 16}})
+    c = Cluster(tiny, tmp_path_factory.mktemp('top'), prefill=1, decode=1, settings={'placement': {'remote_tokens_min': 16}},
+                **TWO_WEIGHTS)  # every prompt is read at the prefill node, however fast the two are
     try:
         yield c.start().wait_ready()
     finally:

@@ -88,6 +88,8 @@ main(int argc, char **argv)
     const bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
                     q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
     const linear_shape square = {"q4", q4, 1, {8192}, 8192, BT_LINEAR_STORE, false, 1000};
+    const linear_shape plain = {"q4, no outliers", q4, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0};
+    const linear_shape long_rows = {"q4 70b down", q4, 1, {8192}, 28672, BT_LINEAR_ADD, false, 1000};
     const linear_shape layer[4] = {{"q4 8b qkv", q4, 3, {4096, 1024, 1024}, 4096, BT_LINEAR_STORE, true, 1000},
                                    {"q4 8b o", q4, 1, {4096}, 4096, BT_LINEAR_ADD, false, 1000},
                                    {"q4 8b gate|up", q4, 2, {14336, 14336}, 4096, BT_LINEAR_SILU_MUL, true, 1000},
@@ -107,7 +109,7 @@ main(int argc, char **argv)
     memset(&limits, 0, sizeof limits);
     options.kind = BT_DEVICE_CUDA;
     options.index = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
-    limits.tokens = 8192, limits.cols = 14336, limits.rows = 28672, limits.heads = 64, limits.kv_heads = 8;
+    limits.tokens = 8192, limits.cols = 28672, limits.rows = 28672, limits.heads = 64, limits.kv_heads = 8;
     limits.head_dim = 128, limits.context = 65536, limits.block_tokens = 32, limits.sequences = 256;
     measure_device(&options);
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
@@ -118,6 +120,8 @@ main(int argc, char **argv)
         for (int i = 0; i < 4; i++) {
             bench_linear(&layer[i], few, 5);
         }
+        bench_linear(&plain, few, 5);
+        bench_linear(&long_rows, few, 5);
         bench_linear(&head, few, 5);
         bench_layer("q4 8b", layer, few, 5);
     }

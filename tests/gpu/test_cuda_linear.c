@@ -276,7 +276,35 @@ START_TEST(few_tokens_of_tall_matrices_give_the_bits_of_ref)
                 continue;
             }
             shapes[s].tokens = tokens, shapes[s].seed = tokens * 100 + i * 10 + s;
-            shapes[s].outliers = true;
+            shapes[s].outliers = true, shapes[s].outlier_every = (i + s) % 2 ? 800 : 0;
+            agree(&shapes[s]);
+        }
+    }
+}
+END_TEST
+
+// Codes of so many columns that they come segment by segment, to blocks with one tile and with several.
+START_TEST(few_tokens_of_long_rows_give_the_bits_of_ref)
+{
+    static const uint32_t counts[] = {2, 8, 9, 12, 16};
+    uint32_t tokens = counts[_i];
+
+    for (size_t i = 0; i < sizeof decode_formats / sizeof *decode_formats; i++) {
+        bt_format f = decode_formats[i];
+        linear_shape shapes[] = {
+            {.part_count = 1, .formats = {f}, .rows = {4300}, .cols = 6208, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+            {.part_count = 2, .formats = {f, f}, .rows = {2200, 2200}, .cols = 5120, .norm = true},
+            {.part_count = 1, .formats = {f}, .rows = {2200}, .cols = 14336, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+            {.part_count = 1, .formats = {f}, .rows = {40}, .cols = 28672},
+        };
+
+        shapes[1].epilogue = BT_LINEAR_SILU_MUL;
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            if ((i != 0 && s != (i + (size_t)_i) % 4) || !bt_gpu_takes((uint32_t)(i + s))) {
+                continue;
+            }
+            shapes[s].tokens = tokens, shapes[s].seed = tokens * 700 + i * 10 + s;
+            shapes[s].outliers = true, shapes[s].outlier_every = s % 2 ? 0 : 1000;
             agree(&shapes[s]);
         }
     }
@@ -420,6 +448,7 @@ suite(void)
     add(s, "many wide", many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
     add(s, "head", a_head_of_many_rows_gives_the_bits_of_ref, 2);
     add(s, "tall", few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
+    add(s, "long", few_tokens_of_long_rows_give_the_bits_of_ref, 5);
     add(s, "chain", calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
     return s;
 }

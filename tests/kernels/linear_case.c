@@ -75,9 +75,9 @@ make_codes(linear_part *part, const bt_ops *ops, bt_rng *rng)
     }
 }
 
-// About one weight in fifty, some rows without any, the first and last column among them.
+// About one weight in `every`, some rows without any, the first and last column among them.
 static void
-make_outliers(bt_weight *w, bt_rng *rng)
+make_outliers(bt_weight *w, uint32_t every, bt_rng *rng)
 {
     size_t limit = (size_t)w->rows * w->cols;
     uint32_t count = 0;
@@ -88,7 +88,7 @@ make_outliers(bt_weight *w, bt_rng *rng)
     for (uint32_t row = 0; row < w->rows; row++) {
         w->outliers.row_start[row] = count;
         for (uint32_t col = 0; col < w->cols && row % 5 != 3; col++) {
-            if (bt_rng_next(rng) % 50 == 0 || (row % 5 == 1 && (col == 0 || col == w->cols - 1))) {
+            if (bt_rng_next(rng) % every == 0 || (row % 5 == 1 && (col == 0 || col == w->cols - 1))) {
                 w->outliers.cols[count] = col;
                 w->outliers.deltas[count++] = bt_f32_to_f16(uniform(rng));
             }
@@ -112,7 +112,7 @@ make_part(linear_part *part, const linear_shape *shape, uint32_t index, const bt
         make_floats(part, ops, rng);
     }
     if (shape->outliers && w->format.kind == BT_WEIGHT_INT) {
-        make_outliers(w, rng);
+        make_outliers(w, shape->outlier_every != 0 ? shape->outlier_every : 50, rng);
     }
     if (shape->bias) {
         part->bias = exact(w->rows * sizeof(float));

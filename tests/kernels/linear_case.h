@@ -33,6 +33,7 @@ typedef struct {
     uint32_t rows[3];
     uint32_t cols, tokens;
     bool bias, norm, outliers;
+    uint32_t outlier_every; // about one weight in so many; 0 = 50
     bt_linear_epilogue epilogue;
     float scale, softcap;
     uint64_t seed;

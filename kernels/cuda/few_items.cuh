@@ -10,11 +10,22 @@
 #define FEW_THREADS(nt) ((nt) == 1 ? 640 : 512) // at most
 #define FEW_COLUMNS 256u                        // of a piece
 #define FEW_PIECES 4                            // of an item
+#define FEW_SHARED_MAX (226u * 1024)            // bytes beside what a kernel names itself
+#define FEW_SHARED_MIN (115u * 1024)            // more than a half: no SM takes two blocks
+#define FEW_OUTLIERS_MAX (24u * 1024)           // bytes, of all tiles of a block
 
 // Where things lie in shared memory: bytes from its beginning.
 typedef struct {
     uint32_t barriers, codes, scales, scratch, norm, bytes; // norm 0: it stays where it is
+    uint32_t outliers;                                      // 0: there are none, or they stay where they are
 } few_places;
+
+// Codes of a call that come segment by segment (few_staged.cuh).
+typedef struct {
+    uint32_t slots, slot_bytes; // segments that there is room for at once: a power of two, or all
+    bool stay;                  // all segments have a slot: they come once
+    uint32_t mask, shift;       // fill n is the (n >> shift)-th of slot n & mask
+} few_codes_ring;
 
 typedef struct {
     linear_call c;
@@ -28,8 +39,22 @@ typedef struct {
     uint32_t row_floats;                        // of x in shared memory
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
     uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
+    uint32_t room, outlier_bytes;               // outliers of a tile there is room for; bytes of a tile's
+    uint32_t ahead;                             // items of a worker that are asked into the L2 cache
+    bool half;                                  // half of the ring is filled before the wait, the rest behind the codes
+    few_codes_ring ring;                        // of few_staged.cuh
     few_places at;
 } few_call;
+
+static inline uint32_t
+bt_few_rounded(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+// linear_few.cu: f->room and outlier_bytes. linear_few_staged.cu: queues the call by few_staged.cuh, if it has room: *taken says so.
+void bt_few_outliers(const bt_cuda *cuda, few_call *f, uint32_t tiles);
+bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
 
 template <int BITS, int BLOCK> struct few_ring {
     static const int slots = BITS == 4 ? 4 : 2;
@@ -129,5 +154,44 @@ fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring, uint
         }
     }
     bt_copy_commit();
+}
+
+// The first pieces of a worker's first item.
+template <int BITS, int BLOCK, int FROM, int TO>
+static __device__ __forceinline__ void
+fill_ring(const few_item &item, uint32_t lane, uint8_t *ring)
+{
+#pragma unroll
+    for (int q = FROM; q < TO; q++) {
+        fetch_piece<BITS, BLOCK>(item, q, lane, ring, 0);
+    }
+}
+
+// The weights of an item (4 bits) into the L2 cache.
+template <int BLOCK>
+static __device__ __forceinline__ void
+ask_item(const few_item &item)
+{
+    uint32_t blocks = min(item.blocks, SEGMENT / (BLOCK ? BLOCK : SEGMENT));
+
+    if (item.columns != 0) {
+        bt_bulk_prefetch(item.codes, item.columns * 8);
+        if (blocks != 0) {
+            bt_bulk_prefetch(item.scales, blocks * 32);
+        }
+    }
+}
+
+// Helpers ask what workers will want next into the L2 cache, where it waits while codes are made: memory has no pause then.
+template <int BLOCK>
+static __device__ __forceinline__ void
+ask_ahead(const few_call &f, uint32_t first, uint32_t end)
+{
+    uint32_t i = threadIdx.x - f.workers * 32 + (f.half ? 0 : f.workers);
+
+#pragma unroll 1
+    for (; f.ahead != 0 && i < (f.ahead + 1) * f.workers; i += f.helpers * 32) {
+        ask_item<BLOCK>(item_at(f, first, i, end));
+    }
 }
 #endif

@@ -1,7 +1,8 @@
 // Few tokens (linear_few.cuh): what helpers find out about the rows of a chunk while others multiply, and the end of a chunk.
 #pragma once
 
-#include "kernels/cuda/few_items.cuh"
+#include "kernels/cuda/few_codes.cuh"
+#include "kernels/cuda/few_outliers.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
@@ -52,80 +53,121 @@ rows_of(const few_call &f, uint8_t *memory)
 // The outliers of a row times N tokens from `token` on: −0 where there are none, which changes nothing when it is added.
 template <int N>
 static __device__ __forceinline__ void
-outliers_of(const few_call &f, const bt_cuda_matrix &m, uint32_t row, uint32_t token, const uint8_t *memory,
-            float sum[N])
+outliers_of(const few_call &f, const few_list &l, uint32_t token, const uint8_t *memory, float sum[N])
 {
     const int8_t *codes = (const int8_t *)(memory + f.at.codes);
     const float *scales = (const float *)(memory + f.at.scales);
-    uint32_t i = 0, end = 0;
 
-    if (m.row_start != NULL && row < m.rows) {
-        i = m.row_start[row], end = m.row_start[row + 1];
-    }
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        sum[t] = i == end ? -0.0f : 0.0f;
+        sum[t] = l.i == l.end ? -0.0f : 0.0f;
     }
 #pragma unroll 1
-    for (; i < end; i += 4) { // four terms at once; the sum is a chain
+    for (uint32_t i = l.i; i < l.end; i += 4) { // four terms at once; the sum is a chain
         float delta[4], term[4][N];
 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            uint32_t n = i + j < end ? i + j : end - 1, k = m.outlier_cols[n];
+            uint32_t n = i + j < l.end ? i + j : l.end - 1, k = l.cols[n];
             const float *scale = scales + (k >> f.c.act_shift) * f.sa_width + token;
             const int8_t *code = codes + code_at(f, token, k);
 
-            delta[j] = __half2float(m.deltas[n]);
+            delta[j] = __half2float(l.deltas[n]);
 #pragma unroll
             for (int t = 0; t < N; t++) { // beyond the last token: some number
-                term[j][t] = scale[t] * (float)code[t * 64];
+                term[j][t] = scale[t] * float_of_code(code[t * 64]);
             }
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
 #pragma unroll
             for (int t = 0; t < N; t++) {
-                sum[t] = i + j < end ? fmaf(delta[j], term[j][t], sum[t]) : sum[t];
+                sum[t] = i + j < l.end ? fmaf(delta[j], term[j][t], sum[t]) : sum[t];
             }
         }
     }
 }
 
-// A helper's share of a chunk: for each row, N tokens at a time.
-template <int N>
-static __device__ __forceinline__ void
-help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t first, uint32_t tiles)
+// Row `here` of a chunk whose first tile is `first`.
+typedef struct {
+    uint32_t part, tile, row; // of the matrix
+    uint32_t place;           // in y's row
+    bool there;
+} few_place;
+
+static __device__ __forceinline__ few_place
+place_of(const few_call &f, uint32_t first, uint32_t here)
 {
-    uint32_t groups = N == 1 ? 1 : f.c.tokens > 8 ? 4 : f.c.tokens > 4 ? 2 : 1;
-    few_rows r = rows_of(f, memory);
+    few_place p;
 
+    p.tile = first + here / 16;
+    p.part = part_of(f.c, &p.tile);
+    p.row = p.tile * 16 + here % 16;
+    p.place = (f.c.paired ? 0 : start_of(f.c, p.part)) + p.row;
+    p.there = p.row < f.c.part[p.part].rows;
+    return p;
+}
+
+// What the end needs of a row beside its sums. Bias and what y held come from afar and are on their way (bt_copy_commit is the caller's).
+static __device__ __forceinline__ void
+note_row(const few_call &f, const few_rows &r, const few_place &p, uint32_t here)
+{
+    const bt_cuda_matrix &m = f.c.part[p.part];
+    const float *bias = f.c.bias[p.part];
+
+    r.place[here] = p.there ? p.place : NOWHERE;
+    r.scale[here] = m.block == BT_BLOCK_ROW ? bt_cuda_scale(&m, m.scales, p.row, 0) : 1.0f;
+    if (bias != NULL && p.there) {
+        bt_copy4(r.bias + here, bias + p.row);
+    } else {
+        r.bias[here] = -0.0f;
+    }
+    for (uint32_t t = 0; t < f.c.tokens && f.c.epilogue == BT_LINEAR_ADD && p.there; t++) {
+        bt_copy4(r.old + here * f.pitch + t, f.c.y + t * f.c.y_stride + p.place);
+    }
+}
+
+static __device__ __forceinline__ void
+note_rows(const few_call &f, const few_rows &r, uint32_t helper, uint32_t first, uint32_t rows)
+{
 #pragma unroll 1
-    for (uint32_t i = helper; i < tiles * 16 * groups; i += f.helpers * 32) {
-        uint32_t here = i / groups, token = i % groups * N, tile = first + here / 16, part = part_of(f.c, &tile);
-        const bt_cuda_matrix &m = f.c.part[part];
-        uint32_t row = tile * 16 + here % 16, place = (f.c.paired ? 0 : start_of(f.c, part)) + row;
-        float sum[N];
+    for (uint32_t i = helper; i < rows; i += f.helpers * 32) {
+        note_row(f, r, place_of(f, first, i), i);
+    }
+    bt_copy_commit();
+}
 
-        if (token == 0) {
-            r.place[here] = row < m.rows ? place : NOWHERE;
-            r.bias[here] = f.c.bias[part] != NULL && row < m.rows ? f.c.bias[part][row] : -0.0f;
-            r.scale[here] = m.block == BT_BLOCK_ROW ? bt_cuda_scale(&m, m.scales, row, 0) : 1.0f;
-        }
+static __device__ __forceinline__ void
+put_extra(const few_call &f, const few_rows &r, uint32_t here, uint32_t token, const float *sum, int count)
+{
 #pragma unroll
-        for (int t = 0; t < N && f.c.epilogue == BT_LINEAR_ADD; t++) {
-            if (token + t < f.c.tokens && row < m.rows) {
-                r.old[here * f.pitch + token + t] = f.c.y[(token + t) * f.c.y_stride + place];
-            }
-        }
-        outliers_of<N>(f, m, row, token, memory, sum);
-#pragma unroll
-        for (int t = 0; t < N; t++) {
-            if (token + t < f.c.tokens) {
-                r.extra[here * f.pitch + token + t] = sum[t];
-            }
+    for (int t = 0; t < count; t++) {
+        if (token + t < f.c.tokens) {
+            r.extra[here * f.pitch + token + t] = sum[t];
         }
     }
+}
+
+// A helper's share of a chunk from tile `first` on: for each row, N tokens at a time. `origin` is the block's first tile.
+template <int N>
+static __device__ __forceinline__ void
+help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t origin, uint32_t first, uint32_t tiles)
+{
+    uint32_t groups = N == 1 ? 1 : (f.c.tokens + N - 1) / N;
+    few_rows r = rows_of(f, memory);
+
+    note_rows(f, r, helper, first, tiles * 16);
+#pragma unroll 1
+    for (uint32_t i = helper; i < tiles * 16 * groups; i += f.helpers * 32) {
+        uint32_t here = i / groups, token = i % groups * N;
+        few_place p = place_of(f, first, here);
+        const bt_cuda_matrix &m = f.c.part[p.part];
+        float sum[N];
+
+        outliers_of<N>(f, list_of(f, memory, m, first - origin + here / 16, p.tile, here % 16), token, memory, sum);
+        put_extra(f, r, here, token, sum, N);
+    }
+    bt_copy_wait<0>();
 }
 
 // ---- the end ----

@@ -1,14 +1,26 @@
 // Which calls linear_few.cuh takes, and how shared memory is shared out.
 #include "kernels/cuda/linear_few.cuh"
 
-#define SHARED_MAX (226u * 1024) // beside what the kernel names itself
-#define SHARED_MIN (115u * 1024) // more than a half: no SM takes two blocks
-#define ENCODES_MAX 4096u        // columns that a block encodes for itself
+#define ENCODES_MAX 4096u // columns that a block encodes for itself
 
-static uint32_t
-rounded(uint32_t n, uint32_t to)
+// Room for the outliers of the `tiles` that a block has: for one weight in 512, which is what formats have at most, and some more.
+void
+bt_few_outliers(const bt_cuda *cuda, few_call *f, uint32_t tiles)
 {
-    return (n + to - 1) / to * to;
+    bool any = false, pairs = true;
+
+    for (uint32_t i = 0; i < f->c.part_count; i++) {
+        any |= f->c.part[i].row_start != NULL;
+        pairs &= (uintptr_t)f->c.part[i].deltas % 4 == 0;
+    }
+    f->room = (f->cols * 16 / 512 + 16) / 4 * 4;
+    if (any && tiles * (f->room * 6 + 96) > FEW_OUTLIERS_MAX) {
+        f->room = FEW_OUTLIERS_MAX / tiles < 144 ? 0 : (FEW_OUTLIERS_MAX / tiles - 96) / 24 * 4;
+    }
+    if (!any || !pairs || (cuda->few_way & BT_FEW_OUTLIERS) == 0) {
+        f->room = 0;
+    }
+    f->outlier_bytes = f->room == 0 ? 0 : bt_few_rounded(80 + f->room * 6 + 8, 16);
 }
 
 // Places with so many workers, and a chunk of at most `tiles`; false if there is no room for that many, or, not `whole`, for one.
@@ -23,22 +35,24 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool
 
     f->workers = workers,
     f->helpers = f->c.tokens > 8 ? 8 : workers / 4; // the outliers of a token are work of their own
-    f->at.codes = rounded(workers * ring_bytes, 128);
-    f->at.scales = f->at.codes + rounded(codes, 128);
-    f->at.barriers = f->at.scales + rounded(blocks * f->sa_width * 4, 128);
-    f->at.norm = f->at.barriers + rounded(f->segments * 8, 128);
-    f->at.scratch = f->at.norm + rounded(norm, 128);
+    f->at.codes = bt_few_rounded(workers * ring_bytes, 128);
+    f->at.scales = f->at.codes + bt_few_rounded(codes, 128);
+    f->at.barriers = f->at.scales + bt_few_rounded(blocks * f->sa_width * 4, 128);
+    f->at.outliers = f->at.barriers + bt_few_rounded(f->segments * 8, 128);
+    f->at.norm = f->at.outliers + bt_few_rounded(tiles * f->outlier_bytes, 128);
+    f->at.outliers = f->room != 0 ? f->at.outliers : 0;
+    f->at.scratch = f->at.norm + bt_few_rounded(norm, 128);
     f->at.norm = norm != 0 ? f->at.norm : 0;
     // Half a piece is read beyond the last columns, for nothing: scratch is at least as much.
-    room = f->at.scratch + 2048 <= SHARED_MAX ? (SHARED_MAX - f->at.scratch) / a_tile / step * step : 0;
-    if (room == 0 || (whole && room < tiles) || f->at.scratch + rows > SHARED_MAX) {
+    room = f->at.scratch + 2048 <= FEW_SHARED_MAX ? (FEW_SHARED_MAX - f->at.scratch) / a_tile / step * step : 0;
+    if (room == 0 || (whole && room < tiles) || f->at.scratch + rows > FEW_SHARED_MAX) {
         return false;
     }
     chunks = (tiles + room - 1) / room;
     f->chunk = (tiles + chunks * step - 1) / (chunks * step) * step;
     scratch = f->chunk * a_tile > rows ? f->chunk * a_tile : rows;
     scratch = scratch > 2048 ? scratch : 2048;
-    f->at.bytes = f->at.scratch + scratch > SHARED_MIN ? f->at.scratch + scratch : SHARED_MIN;
+    f->at.bytes = f->at.scratch + scratch > FEW_SHARED_MIN ? f->at.scratch + scratch : FEW_SHARED_MIN;
     return true;
 }
 
@@ -61,7 +75,7 @@ few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
     f.x = a->x, f.norm = a->norm, f.norm_eps = a->norm_eps;
     f.cols = a->weights[0]->cols, f.columns = c->part[0].padded;
     f.encodes = encodes(c, a, block);
-    f.row_floats = rounded((uint32_t)c->a8_stride, 256);
+    f.row_floats = bt_few_rounded((uint32_t)c->a8_stride, 256);
     f.width = f.encodes ? 1 : 8;
     f.sa_width = f.encodes ? 2 : a->tokens > 8 ? 16 : 8;
     f.pitch = a->tokens == 1 ? 1 : a->tokens | 1;
@@ -79,9 +93,15 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 
     f->each = units / grid, f->more = units % grid;
     tiles = (units + grid - 1) / grid * step;
-    if (!(NT == 1 && lay_out(f, tiles, ring, FEW_WORKERS, true)) && !lay_out(f, tiles, ring, FEW_WORKERS / 2, false)) {
+    bt_few_outliers(cuda, f, tiles);
+    if (!(NT == 1 && (cuda->few_way & BT_FEW_EIGHT) == 0 && lay_out(f, tiles, ring, FEW_WORKERS, true)) &&
+        !(NT == 1 && f->room != 0 && (cuda->few_way & BT_FEW_EIGHT) == 0 &&
+          lay_out(f, tiles, ring, FEW_WORKERS * 3 / 4, true)) &&
+        !lay_out(f, tiles, ring, FEW_WORKERS / 2, false)) {
         return BT_OK;
     }
+    f->ahead = (cuda->few_way & BT_FEW_AHEAD) != 0 ? 1 : 0;
+    f->half = (cuda->few_way & BT_FEW_HALF) != 0 && f->encodes;
     *taken = true;
     if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
         return err;
@@ -99,12 +119,29 @@ launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
     return a->tokens <= 8 ? launch<BITS, BLOCK, 1>(cuda, a, f, taken) : launch<BITS, BLOCK, 2>(cuda, a, f, taken);
 }
 
+static bt_err
+launch_format(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken)
+{
+    if (f->c.part[0].nibbles) {
+        return block == 128  ? launch_tokens<4, 128>(cuda, a, f, taken)
+               : block == 64 ? launch_tokens<4, 64>(cuda, a, f, taken)
+               : block == 32 ? launch_tokens<4, 32>(cuda, a, f, taken)
+                             : BT_OK;
+    }
+    return block == 128            ? launch_tokens<8, 128>(cuda, a, f, taken)
+           : block == 64           ? launch_tokens<8, 64>(cuda, a, f, taken)
+           : block == 32           ? launch_tokens<8, 32>(cuda, a, f, taken)
+           : block == BT_BLOCK_ROW ? launch_tokens<8, 0>(cuda, a, f, taken)
+                                   : BT_OK;
+}
+
 bt_err
 bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
 {
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = dot_columns(m);
     few_call f;
+    bt_err err;
 
     *taken = false;
     if (!cuda->few || a->tokens > FEW_TOKENS || m->kind != BT_WEIGHT_INT || m->asymmetric || !are_alike(c)) {
@@ -114,15 +151,13 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     if (f.segments > 32) {
         return BT_OK;
     }
-    if (m->nibbles) {
-        return block == 128  ? launch_tokens<4, 128>(cuda, a, &f, taken)
-               : block == 64 ? launch_tokens<4, 64>(cuda, a, &f, taken)
-               : block == 32 ? launch_tokens<4, 32>(cuda, a, &f, taken)
-                             : BT_OK;
+    if (a->tokens > 8 ? (cuda->few_way & BT_FEW_STAGED) != 0
+                      : a->tokens > 1 && (cuda->few_way & BT_FEW_STAGED_8) != 0) {
+        return bt_cuda_linear_staged(cuda, a, &f, block, taken);
     }
-    return block == 128            ? launch_tokens<8, 128>(cuda, a, &f, taken)
-           : block == 64           ? launch_tokens<8, 64>(cuda, a, &f, taken)
-           : block == 32           ? launch_tokens<8, 32>(cuda, a, &f, taken)
-           : block == BT_BLOCK_ROW ? launch_tokens<8, 0>(cuda, a, &f, taken)
-                                   : BT_OK;
+    err = launch_format(cuda, a, &f, block, taken);
+    // Codes that do not fit beside the weights come segment by segment.
+    return err != BT_OK || *taken || a->tokens == 1 || (cuda->few_way & BT_FEW_STAGED) == 0
+               ? err
+               : bt_cuda_linear_staged(cuda, a, &f, block, taken);
 }

@@ -38,25 +38,41 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
             bt_copy_commit();
         }
         worker.now = item_at(f, first, warp, end);
-#pragma unroll
-        for (int q = 0; q < R::slots; q++) {
-            fetch_piece<BITS, BLOCK>(worker.now, q, lane, memory + warp * R::bytes, 0);
+        if (f.half) {
+            fill_ring<BITS, BLOCK, 0, R::slots / 2>(worker.now, lane, memory + warp * R::bytes);
+            bt_copy_wait<R::slots / 2>(); // the norm's weights
+        } else {
+            fill_ring<BITS, BLOCK, 0, R::slots>(worker.now, lane, memory + warp * R::bytes);
+            bt_copy_wait<R::slots>();
         }
-        bt_copy_wait<R::slots>(); // the norm's weights
     } else {
         bt_let_next();
         for (uint32_t s = threadIdx.x - f.workers * 32; s < f.segments; s += f.helpers * 32) {
             bt_barrier_init(barriers + s * 8, 1);
         }
         bt_barrier_init_done();
-        touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
     }
     __syncthreads(); // the barriers and the norm are there
+    if (!works) {
+        if (f.at.outliers == 0) {
+            touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
+        }
+        fetch_outliers(f, memory, warp - f.workers, lane, first, end);
+    }
     bt_wait_before();
+    if (!works && BITS == 4) {
+        ask_ahead<BLOCK>(f, first, end);
+    }
     if (!f.encodes) {
         fetch_codes(f, memory, barriers);
     } else if (works) {
         encode<BLOCK>(f, memory);
+    }
+    if (works && f.half) {
+        fill_ring<BITS, BLOCK, R::slots / 2, R::slots>(worker.now, lane, memory + warp * R::bytes);
+    }
+    if (!works) {
+        bt_copy_wait<0>(); // the outliers
     }
     __syncthreads();
 #pragma unroll 1
@@ -70,9 +86,9 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
                 bt_barrier_wait(barriers + s * 8, 0);
             }
             if (f.c.tokens == 1) {
-                help<1>(f, memory, threadIdx.x - f.workers * 32, tile, next - tile);
+                help<1>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
             } else {
-                help<4>(f, memory, threadIdx.x - f.workers * 32, tile, next - tile);
+                help<4>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
             }
         }
         __syncthreads();

@@ -32,6 +32,13 @@ bt_barrier_arrive(uint32_t barrier)
     asm volatile("{.reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0];}" ::"r"(barrier) : "memory");
 }
 
+// As if `count` had arrived.
+static __device__ __forceinline__ void
+bt_barrier_arrive_for(uint32_t barrier, uint32_t count)
+{
+    asm volatile("{.reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0], %1;}" ::"r"(barrier), "r"(count) : "memory");
+}
+
 // Arrives, and `bytes` of bulk copies have to come before the phase is over.
 static __device__ __forceinline__ void
 bt_barrier_expect(uint32_t barrier, uint32_t bytes)
@@ -57,6 +64,29 @@ bt_barrier_wait(uint32_t barrier, uint32_t parity)
     }
 }
 
+// Until a word of shared memory that others write is `value`. Gives up as bt_barrier_wait does.
+static __device__ __forceinline__ void
+bt_shared_wait(uint32_t at, uint32_t value)
+{
+    uint32_t seen;
+
+    for (uint32_t tries = 0;; tries++) {
+        asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(seen) : "r"(at) : "memory");
+        if (seen == value) {
+            return;
+        }
+        if (tries > 100000000u) {
+            __trap();
+        }
+    }
+}
+
+static __device__ __forceinline__ void
+bt_shared_tell(uint32_t at, uint32_t value)
+{
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // ---- copies ----
 
 // `bytes` (a multiple of 16, both addresses too) into shared memory; they count at `barrier`.
@@ -66,6 +96,13 @@ bt_bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
+}
+
+// `bytes` (a multiple of 16, the address too) into the L2 cache, some time.
+static __device__ __forceinline__ void
+bt_bulk_prefetch(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Arrives once this thread's copies of sixteen bytes so far have come; counts among the arrivals that the barrier was made for.

@@ -41,6 +41,7 @@ typedef struct {
     uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
     uint32_t room, outlier_bytes;               // outliers of a tile there is room for; bytes of a tile's
     uint32_t ahead;                             // items of a worker that are asked into the L2 cache
+    bool rehearse;                              // a helper goes through the products once before they begin
     bool half;                                  // half of the ring is filled before the wait, the rest behind the codes
     few_codes_ring ring;                        // of few_staged.cuh
     few_places at;

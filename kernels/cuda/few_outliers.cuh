@@ -66,20 +66,21 @@ ask_outliers(const few_call &f, uint32_t tile, uint32_t *to, uint32_t lane)
     }
 }
 
-// A helper warp's share of the tiles of this block: two waits in all. They are there after bt_copy_wait<0> and a barrier.
+// A helper warp's share, one in `warps`, of the tiles of this block: two waits in all. They are there after bt_copy_wait<0> and a barrier.
 static __device__ __forceinline__ void
-fetch_outliers(const few_call &f, uint8_t *memory, uint32_t helper_warp, uint32_t lane, uint32_t first, uint32_t end)
+fetch_outliers(const few_call &f, uint8_t *memory, uint32_t helper_warp, uint32_t warps, uint32_t lane, uint32_t first,
+               uint32_t end)
 {
     if (f.at.outliers != 0) {
 #pragma unroll 1
-        for (uint32_t tile = first + helper_warp; tile < end; tile += f.helpers) {
+        for (uint32_t tile = first + helper_warp; tile < end; tile += warps) {
             ask_starts(f, tile, outliers_at(f, memory, tile - first), lane);
         }
         bt_copy_commit();
         bt_copy_wait<0>();
         __syncwarp();
 #pragma unroll 1
-        for (uint32_t tile = first + helper_warp; tile < end; tile += f.helpers) {
+        for (uint32_t tile = first + helper_warp; tile < end; tile += warps) {
             ask_outliers(f, tile, outliers_at(f, memory, tile - first), lane);
         }
     }

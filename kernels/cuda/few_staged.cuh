@@ -100,7 +100,7 @@ typedef struct {
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 staged_pieces(const few_call &f, const staged_worker &w, const staged_factors &x, uint8_t *ring, uint32_t lane,
-              int32_t dots[NT][4], float acc[NT][4])
+              bool dry, int32_t dots[NT][4], float acc[NT][4])
 {
     typedef few_ring<BITS, BLOCK> R;
     uint32_t columns = min(f.c.padded - w.now.item.segment * SEGMENT, SEGMENT);
@@ -119,7 +119,7 @@ staged_pieces(const few_call &f, const staged_worker &w, const staged_factors &x
             staged_piece<BITS, BLOCK, NT, false>(f, piece, x, k, columns, lane, dots, acc);
         }
         __syncwarp(); // all have read the piece
-        if (same) {
+        if (same && !dry) {
             fetch_piece<BITS, BLOCK>(w.now.item, (p + R::slots) % FEW_PIECES, lane, ring, w.parity);
         } else {
             fetch_piece<BITS, BLOCK>(w.next.item, (p + R::slots) % FEW_PIECES, lane, ring, w.parity ^ 1);
@@ -127,11 +127,11 @@ staged_pieces(const few_call &f, const staged_worker &w, const staged_factors &x
     }
 }
 
-// The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end.
+// The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end. `dry`: one item for nothing, as multiply_items.
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
-                uint32_t count, uint32_t last)
+                uint32_t count, uint32_t last, bool dry)
 {
     typedef few_ring<BITS, BLOCK> R;
     uint8_t *ring = memory + warp * R::bytes;
@@ -154,14 +154,20 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
             x.row_scale[0] = __half2float(item.scales[lane / 4]);
             x.row_scale[1] = __half2float(item.scales[lane / 4 + 8]);
         }
-        wait_for_slot(f, memory, fill);
-        staged_pieces<BITS, BLOCK, NT>(f, *w, x, ring, lane, dots, acc);
-        if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane, dots);
-        } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), item.segment, item.tile - first, lane, acc);
+        if (!dry) {
+            wait_for_slot(f, memory, fill);
         }
-        leave_slot(f, memory, fill, 1, lane);
+        staged_pieces<BITS, BLOCK, NT>(f, *w, x, ring, lane, dry, dots, acc);
+        if (BLOCK == 0) {
+            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane,
+                         dry ? 0 : f.c.tokens, dots);
+        } else {
+            put_sums<NT>(f, (float *)(memory + f.at.scratch), item.segment, item.tile - first, lane,
+                         dry ? 0 : f.c.tokens, acc);
+        }
+        if (!dry) {
+            leave_slot(f, memory, fill, 1, lane);
+        }
         w->now = w->next;
         w->parity ^= 1;
     }
@@ -169,34 +175,16 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
 
 // ---- the kernel ----
 
-template <int BITS, int BLOCK, int NT>
-static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_constant__ few_call f)
+// As get_ready of linear_few.cuh.
+template <int BITS, int BLOCK>
+static __device__ __forceinline__ void
+staged_get_ready(const few_call &f, uint8_t *memory, bool rehearsed, uint32_t first, uint32_t end, uint32_t fills)
 {
-    typedef few_ring<BITS, BLOCK> R;
-    extern __shared__ __align__(128) uint8_t few_memory[];
-    uint8_t *memory = few_memory;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, helper = threadIdx.x - f.workers * 32, run = 0;
-    uint32_t step = f.c.paired ? 2 : 1, first = (blockIdx.x * f.each + min(blockIdx.x, f.more)) * step,
-             end = first + (f.each + (blockIdx.x < f.more ? 1 : 0)) * step;
-    uint32_t fills = fills_of(f, end - first);
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, helper = threadIdx.x - f.workers * 32;
     bool works = warp < f.workers;
-    staged_worker worker = {};
 
-    if (works) {
-        worker.at.first = first, worker.at.count = chunk_tiles(f, first, end);
-        staged_move(f, &worker.at, warp, end);
-        worker.now = staged_item_at(f, worker.at, end);
-        fill_ring<BITS, BLOCK, 0, R::slots>(worker.now.item, lane, memory + warp * R::bytes);
-    } else {
-        bt_let_next();
-        if (helper < f.ring.slots) {
-            make_slot(f, memory, helper);
-        }
-        bt_barrier_init_done();
-    }
-    __syncthreads(); // the barriers are there
-    if (!works) {
-        fetch_outliers(f, memory, warp - f.workers, lane, first, end);
+    if (!works && !rehearsed) {
+        fetch_outliers(f, memory, warp - f.workers, f.helpers - (f.rehearse ? 1 : 0), lane, first, end);
     }
     bt_wait_before();
     if (warp < f.ring.slots && warp < fills) {
@@ -212,20 +200,64 @@ static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_cons
         bt_copy_wait<0>(); // the outliers
         bt_bar_sync(2, f.helpers * 32);
     }
-#pragma unroll 1
-    for (uint32_t tile = first; tile < end; tile += f.chunk, run++) {
-        uint32_t count = chunk_tiles(f, tile, end);
+}
 
-        if (works) {
-            staged_multiply<BITS, BLOCK, NT>(f, &worker, memory, warp, lane, tile, count, end);
+template <int BITS, int BLOCK, int NT>
+static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_constant__ few_call f)
+{
+    typedef few_ring<BITS, BLOCK> R;
+    extern __shared__ __align__(128) uint8_t few_memory[];
+    uint8_t *memory = few_memory;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, helper = threadIdx.x - f.workers * 32, run = 0;
+    uint32_t step = f.c.paired ? 2 : 1, first = (blockIdx.x * f.each + min(blockIdx.x, f.more)) * step,
+             end = first + (f.each + (blockIdx.x < f.more ? 1 : 0)) * step;
+    uint32_t fills = fills_of(f, end - first);
+    bool works = warp < f.workers, rehearses = f.rehearse && warp + 1 == f.workers + f.helpers;
+    staged_worker worker = {};
+
+    if (works) {
+        worker.at.first = first, worker.at.count = chunk_tiles(f, first, end);
+        staged_move(f, &worker.at, warp, end);
+        worker.now = staged_item_at(f, worker.at, end);
+        fill_ring<BITS, BLOCK, 0, R::slots>(worker.now.item, lane, memory + warp * R::bytes);
+    } else {
+        bt_let_next();
+        if (helper < f.ring.slots) {
+            make_slot(f, memory, helper);
+        }
+        bt_barrier_init_done();
+    }
+    __syncthreads(); // the barriers are there
+#pragma unroll 1
+    for (uint32_t round = f.rehearse ? 0 : 1; round < 2; round++) { // as few_kernel
+        bool dry = round == 0;
+
+        if (dry && !rehearses) {
+            continue;
+        }
+        if (dry) {
+            worker.now.item = item_at(f, first, 0, end);
         } else {
-            staged_help(f, memory, helper, first, tile, count, run, fills);
+            staged_get_ready<BITS, BLOCK>(f, memory, rehearses, first, end, fills);
         }
-        __syncthreads();
-        finish_chunk<BLOCK>(f, memory, count);
-        if (tile + f.chunk < end) {
-            __syncthreads(); // the sums are read
+#pragma unroll 1
+        for (uint32_t tile = first; tile < (dry ? first + 1 : end); tile += f.chunk, run++) {
+            uint32_t count = chunk_tiles(f, tile, end);
+
+            if (works || dry) {
+                staged_multiply<BITS, BLOCK, NT>(f, &worker, memory, dry ? 0 : warp, lane, tile, count, end, dry);
+            } else {
+                staged_help(f, memory, helper, first, tile, count, run, fills);
+            }
+            if (!dry) {
+                __syncthreads();
+                finish_chunk<BLOCK>(f, memory, count);
+                if (tile + f.chunk < end) {
+                    __syncthreads(); // the sums are read
+                }
+            }
         }
+        run = 0;
     }
 }
 #else

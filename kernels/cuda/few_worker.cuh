@@ -96,7 +96,7 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
 
 template <int NT, typename T>
 static __device__ __forceinline__ void
-put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t lane, T v[NT][4])
+put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t lane, uint32_t tokens, T v[NT][4])
 {
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
@@ -104,7 +104,7 @@ put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t l
         for (int i = 0; i < 4; i++) {
             uint32_t token = nt * 8 + lane % 4 * 2 + i % 2;
 
-            if (token < f.c.tokens) {
+            if (token < tokens) {
                 sums[sum_at(f, segment, tile, lane / 4 + i / 2 * 8, token)] = v[nt][i];
             }
             v[nt][i] = 0;
@@ -118,11 +118,12 @@ typedef struct {
     uint32_t parity; // of the item: which scales are its
 } few_worker;
 
-// The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end.
+// The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end. `dry`: one item for nothing: what lies in
+// shared memory is multiplied, and nothing is waited for, fetched or written.
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
-               uint32_t end, uint32_t last)
+               uint32_t end, uint32_t last, bool dry)
 {
     typedef few_ring<BITS, BLOCK> R;
     uint8_t *ring = memory + warp * R::bytes;
@@ -139,12 +140,12 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
 
         x.codes = (const int8_t *)(memory + f.at.codes) + (g * 4 + t) * 16 + k / 64 * f.width * 64;
         x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
-        w->next = item_at(f, w->now.tile, w->now.segment + f.workers, last);
+        w->next = item_at(f, w->now.tile, w->now.segment + f.workers, dry ? 0 : last);
         if (BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
             x.row_scale[0] = __half2float(w->now.scales[lane / 4]);
             x.row_scale[1] = __half2float(w->now.scales[lane / 4 + 8]);
         }
-        if (!f.encodes) {
+        if (!f.encodes && !dry) {
             bt_barrier_wait(barriers + w->now.segment * 8, 0);
         }
 #pragma unroll 1
@@ -161,15 +162,17 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
             x.codes += FEW_COLUMNS * f.width;
             x.scales += BLOCK == 0 ? 0 : (int)FEW_COLUMNS / (BLOCK ? BLOCK : 1) * 16;
             __syncwarp(); // all have read the piece
-            if (same) {
+            if (same && !dry) {
                 item = w->now;
             }
             fetch_piece<BITS, BLOCK>(item, (p + R::slots) % FEW_PIECES, lane, ring, w->parity ^ (same ? 0 : 1));
         }
         if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, dots);
+            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane,
+                         dry ? 0 : f.c.tokens, dots);
         } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, acc);
+            put_sums<NT>(f, (float *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane,
+                         dry ? 0 : f.c.tokens, acc);
         }
         w->now = w->next;
         w->parity ^= 1;

@@ -101,6 +101,7 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
         return BT_OK;
     }
     f->ahead = (cuda->few_way & BT_FEW_AHEAD) != 0 ? 1 : 0;
+    f->rehearse = (cuda->few_way & BT_FEW_REHEARSE) != 0;
     f->half = (cuda->few_way & BT_FEW_HALF) != 0 && f->encodes;
     *taken = true;
     if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {

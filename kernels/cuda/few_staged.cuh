@@ -15,117 +15,12 @@
 
 // ---- workers ----
 
-// Codes and scales of the activations, for this lane; its rows' scales.
-typedef struct {
-    const int8_t *codes;
-    const float *sa;
-    const __half *scales;
-    float row_scale[2];
-} staged_factors;
-
-// acc += scale · dot for one block of 16 rows and eight tokens. Dots begin at the bits of 1.5 · 2^23, and one of 128 products of two codes is
-// below 2^22: as a float it is that much more.
-static __device__ __forceinline__ void
-staged_add(const float w[2], float2 sx, const int32_t dot[4], float acc[4])
-{
-    float d[4];
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        d[i] = __int_as_float(dot[i]) - BT_ROUND_MAGIC;
-    }
-    acc[0] = fmaf(w[0] * sx.x, d[0], acc[0]);
-    acc[1] = fmaf(w[0] * sx.y, d[1], acc[1]);
-    acc[2] = fmaf(w[1] * sx.x, d[2], acc[2]);
-    acc[3] = fmaf(w[1] * sx.y, d[3], acc[3]);
-}
-
-// A piece from column k of the segment on. WHOLE: all of its blocks are there, else those below `columns`.
-template <int BITS, int BLOCK, int NT, bool WHOLE>
-static __device__ __forceinline__ void
-staged_piece(const few_call &f, const uint8_t *piece, const staged_factors &x, uint32_t k, uint32_t columns,
-             uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
-{
-    const int units = FEW_COLUMNS / UNIT, blocks = UNIT / (BLOCK ? BLOCK : UNIT), steps = 4 / blocks;
-    const bool by_row = BITS == 8 && f.c.part[0].block == BT_BLOCK_ROW;
-    uint32_t a[units][4][4];
-
-#pragma unroll
-    for (int u = 0; u < units; u++) {
-        read_unit<BITS>(piece + u * (BITS == 4 ? 1024 : UNIT), lane, a[u]);
-    }
-#pragma unroll
-    for (int u = 0; u < units; u++) {
-        if (!WHOLE && k + u * UNIT >= columns) {
-            break;
-        }
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            const int8_t *codes = x.codes + nt * (SEGMENT * 8) + k * 8 + u * (UNIT * 8);
-            uint4 low = *(const uint4 *)codes, high = *(const uint4 *)(codes + UNIT * 4);
-            uint32_t b8[4][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
-
-#pragma unroll
-            for (int b = 0; b < blocks; b++) {
-                int32_t dot[4] = {BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS};
-
-#pragma unroll
-                for (int st = b * steps; st < (b + 1) * steps; st++) {
-                    int32_t *to = BLOCK == 0 ? dots[nt] : dot;
-
-                    bt_mma_s8_from(to, a[u][st], b8[st][0], b8[st][1], to);
-                }
-                if (BLOCK != 0 && (WHOLE || k + u * UNIT + b * BLOCK < columns)) {
-                    uint32_t row = (k + u * UNIT + b * BLOCK) >> f.c.act_shift;
-                    const __half *scale = x.scales + (k / (BLOCK ? BLOCK : 1) + u * blocks + b) * 16;
-                    const float unit = BITS == 4 ? 0.0625f : 1.0f; // exact
-                    float w[2] = {by_row ? x.row_scale[0] : __half2float(scale[0]) * unit,
-                                  by_row ? x.row_scale[1] : __half2float(scale[8]) * unit};
-
-                    staged_add(w, *(const float2 *)(x.sa + row * f.sa_width + nt * 8), dot, acc[nt]);
-                }
-            }
-        }
-    }
-}
-
 // What a worker reads while it multiplies.
 typedef struct {
     staged_at at; // of `next`
     staged_item now, next;
     uint32_t parity; // of the item: which scales are its
 } staged_worker;
-
-// The pieces of an item; what is read next goes where a piece was just multiplied.
-template <int BITS, int BLOCK, int NT>
-static __device__ __forceinline__ void
-staged_pieces(const few_call &f, const staged_worker &w, const staged_factors &x, uint8_t *ring, uint32_t lane,
-              bool dry, int32_t dots[NT][4], float acc[NT][4])
-{
-    typedef few_ring<BITS, BLOCK> R;
-    uint32_t columns = min(f.c.padded - w.now.item.segment * SEGMENT, SEGMENT);
-
-#pragma unroll 1
-    for (uint32_t p = 0; p < FEW_PIECES; p++) {
-        const bool same = R::slots < FEW_PIECES && p + R::slots < FEW_PIECES;
-        const uint8_t *piece = ring + p % R::slots * R::piece_bytes;
-        uint32_t k = p * FEW_COLUMNS;
-
-        bt_copy_wait<R::slots - 1>();
-        __syncwarp();
-        if (k + FEW_COLUMNS <= columns) {
-            staged_piece<BITS, BLOCK, NT, true>(f, piece, x, k, columns, lane, dots, acc);
-        } else if (k < columns) {
-            staged_piece<BITS, BLOCK, NT, false>(f, piece, x, k, columns, lane, dots, acc);
-        }
-        __syncwarp(); // all have read the piece
-        if (same && !dry) {
-            fetch_piece<BITS, BLOCK>(w.now.item, (p + R::slots) % FEW_PIECES, lane, ring, w.parity);
-        } else {
-            fetch_piece<BITS, BLOCK>(w.next.item, (p + R::slots) % FEW_PIECES, lane, ring, w.parity ^ 1);
-        }
-    }
-}
 
 // The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end. `dry`: one item for nothing, as multiply_items.
 template <int BITS, int BLOCK, int NT>
@@ -137,7 +32,7 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
     uint8_t *ring = memory + warp * R::bytes;
     int32_t dots[NT][4] = {};
     float acc[NT][4] = {};
-    staged_factors x = {};
+    few_factors x = {};
 
 #pragma unroll 1
     while (w->now.item.columns != 0 && w->now.item.tile < first + count) {
@@ -145,7 +40,7 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
         uint32_t fill = fill_of(f, w->now.run, item.segment);
         uint8_t *slot = slot_of(f, memory, fill);
 
-        x.codes = (const int8_t *)slot + lane * 16;
+        x.codes = (const int8_t *)slot + lane * 16, x.stride = 512, x.eight = SEGMENT * 8;
         x.sa = (const float *)(slot + f.sa_width * SEGMENT) + lane % 4 * 2;
         x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
         staged_move(f, &w->at, f.workers, last);
@@ -157,7 +52,8 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
         if (!dry) {
             wait_for_slot(f, memory, fill);
         }
-        staged_pieces<BITS, BLOCK, NT>(f, *w, x, ring, lane, dry, dots, acc);
+        multiply_pieces<BITS, BLOCK, NT>(f, item, w->next.item, w->parity, x,
+                                         min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dry, dots, acc);
         if (BLOCK == 0) {
             put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane,
                          dry ? 0 : f.c.tokens, dots);

@@ -25,41 +25,41 @@ read_unit(const uint8_t *weights, uint32_t lane, uint32_t a[4][4])
     }
 }
 
-// What a warp multiplies by: this lane's codes and scales of the activations, its rows' scales.
+// Codes and scales of the activations, for this lane; its rows' scales.
 typedef struct {
-    const int8_t *codes;
-    const float *sa;
+    const int8_t *codes; // of its token and columns: those of the segment's first 64,
+    uint32_t stride;     // from 64 columns to the next,
+    size_t eight;        // and from eight tokens to the next
+    const float *sa;     // of the segment's first block
     const __half *scales;
     float row_scale[2];
 } few_factors;
 
-// acc += scale · dot for one block of columns from `at` on, the b-th of the piece.
-template <int BITS, int NT>
+// acc += scale · dot for one block of 16 rows and eight tokens. Dots begin at the bits of 1.5 · 2^23, and one of 128 products of two codes is
+// below 2^22: as a float it is that much more.
 static __device__ __forceinline__ void
-add_block(const few_call &f, const few_factors &x, uint32_t at, int b, int nt, const int32_t dot[4], float acc[4])
+add_block(const float w[2], float2 sx, const int32_t dot[4], float acc[4])
 {
-    const float unit16 = BITS == 4 ? 0.0625f : 1.0f; // exact
-    bool by_row = f.c.part[0].block == BT_BLOCK_ROW;
-    float2 sx = *(const float2 *)(x.sa + (at >> f.c.act_shift) * f.sa_width + nt * 8);
-    float w0 = by_row ? x.row_scale[0] : __half2float(x.scales[b * 16]) * unit16,
-          w1 = by_row ? x.row_scale[1] : __half2float(x.scales[b * 16 + 8]) * unit16;
+    float d[4];
 
-    if (at < f.c.padded) { // what is not there was multiplied, and is left out
-        acc[0] = fmaf(w0 * sx.x, (float)dot[0], acc[0]);
-        acc[1] = fmaf(w0 * sx.y, (float)dot[1], acc[1]);
-        acc[2] = fmaf(w1 * sx.x, (float)dot[2], acc[2]);
-        acc[3] = fmaf(w1 * sx.y, (float)dot[3], acc[3]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        d[i] = __int_as_float(dot[i]) - BT_ROUND_MAGIC;
     }
+    acc[0] = fmaf(w[0] * sx.x, d[0], acc[0]);
+    acc[1] = fmaf(w[0] * sx.y, d[1], acc[1]);
+    acc[2] = fmaf(w[1] * sx.x, d[2], acc[2]);
+    acc[3] = fmaf(w[1] * sx.y, d[3], acc[3]);
 }
 
-// A piece from column k on, its units side by side: an exact dot a block and token (BLOCK 0: all dots are one).
-template <int BITS, int BLOCK, int NT>
+// A piece from column k of the segment on. WHOLE: all of its blocks are there, else those below `columns`.
+template <int BITS, int BLOCK, int NT, bool WHOLE>
 static __device__ __forceinline__ void
-multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, uint32_t k, uint32_t lane,
-               int32_t dots[NT][4], float acc[NT][4])
+multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, uint32_t k, uint32_t columns,
+               uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
 {
-    typedef shape<BITS, BLOCK, false> S;
-    const int units = FEW_COLUMNS / UNIT;
+    const int units = FEW_COLUMNS / UNIT, blocks = UNIT / (BLOCK ? BLOCK : UNIT), steps = 4 / blocks;
+    const bool by_row = BITS == 8 && f.c.part[0].block == BT_BLOCK_ROW;
     uint32_t a[units][4][4];
 
 #pragma unroll
@@ -67,29 +67,36 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
         read_unit<BITS>(piece + u * (BITS == 4 ? 1024 : UNIT), lane, a[u]);
     }
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
-        int32_t dot[units][S::blocks][4] = {};
-        uint4 b8[units][2];
-
-#pragma unroll
-        for (int i = 0; i < units * 2; i++) {
-            b8[i / 2][i % 2] = *(const uint4 *)(x.codes + nt * f.c.a8_stride * 8 + i * 64 * f.width);
+    for (int u = 0; u < units; u++) {
+        if (!WHOLE && k + u * UNIT >= columns) {
+            break;
         }
 #pragma unroll
-        for (int st = 0; st < 4; st++) {
-#pragma unroll
-            for (int u = 0; u < units; u++) {
-                const uint4 &b = b8[u][st / 2];
-                int32_t *to = BLOCK == 0 ? dots[nt] : dot[u][st * S::blocks / 4];
+        for (int nt = 0; nt < NT; nt++) {
+            const int8_t *codes = x.codes + nt * x.eight + (k / 64 + u * 2) * x.stride;
+            uint4 low = *(const uint4 *)codes, high = *(const uint4 *)(codes + x.stride);
+            uint32_t b8[4][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
 
-                if (BLOCK != 0 || u == 0 || k + u * UNIT < f.columns) {
-                    bt_mma_s8(to, a[u][st], st % 2 ? b.z : b.x, st % 2 ? b.w : b.y);
+#pragma unroll
+            for (int b = 0; b < blocks; b++) {
+                int32_t dot[4] = {BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS};
+
+#pragma unroll
+                for (int st = b * steps; st < (b + 1) * steps; st++) {
+                    int32_t *to = BLOCK == 0 ? dots[nt] : dot;
+
+                    bt_mma_s8_from(to, a[u][st], b8[st][0], b8[st][1], to);
+                }
+                if (BLOCK != 0 && (WHOLE || k + u * UNIT + b * BLOCK < columns)) {
+                    uint32_t row = (k + u * UNIT + b * BLOCK) >> f.c.act_shift;
+                    const __half *scale = x.scales + (k / (BLOCK ? BLOCK : 1) + u * blocks + b) * 16;
+                    const float unit = BITS == 4 ? 0.0625f : 1.0f; // exact
+                    float w[2] = {by_row ? x.row_scale[0] : __half2float(scale[0]) * unit,
+                                  by_row ? x.row_scale[1] : __half2float(scale[8]) * unit};
+
+                    add_block(w, *(const float2 *)(x.sa + row * f.sa_width + nt * 8), dot, acc[nt]);
                 }
             }
-        }
-#pragma unroll
-        for (int b = 0; b < units * S::blocks && BLOCK != 0; b++) {
-            add_block<BITS, NT>(f, x, k + b * BLOCK, b, nt, dot[b / S::blocks][b % S::blocks], acc[nt]);
         }
     }
 }
@@ -118,6 +125,36 @@ typedef struct {
     uint32_t parity; // of the item: which scales are its
 } few_worker;
 
+// The pieces of an item; what is read next goes where a piece was just multiplied.
+template <int BITS, int BLOCK, int NT>
+static __device__ __forceinline__ void
+multiply_pieces(const few_call &f, const few_item &now, const few_item &next, uint32_t parity, const few_factors &x,
+                uint32_t columns, uint8_t *ring, uint32_t lane, bool dry, int32_t dots[NT][4], float acc[NT][4])
+{
+    typedef few_ring<BITS, BLOCK> R;
+
+#pragma unroll 1
+    for (uint32_t p = 0; p < FEW_PIECES; p++) {
+        const bool same = R::slots < FEW_PIECES && p + R::slots < FEW_PIECES;
+        const uint8_t *piece = ring + p % R::slots * R::piece_bytes;
+        uint32_t k = p * FEW_COLUMNS;
+
+        bt_copy_wait<R::slots - 1>();
+        __syncwarp();
+        if (k + FEW_COLUMNS <= columns) {
+            multiply_piece<BITS, BLOCK, NT, true>(f, piece, x, k, columns, lane, dots, acc);
+        } else if (k < columns) {
+            multiply_piece<BITS, BLOCK, NT, false>(f, piece, x, k, columns, lane, dots, acc);
+        }
+        __syncwarp(); // all have read the piece
+        if (same && !dry) {
+            fetch_piece<BITS, BLOCK>(now, (p + R::slots) % FEW_PIECES, lane, ring, parity);
+        } else {
+            fetch_piece<BITS, BLOCK>(next, (p + R::slots) % FEW_PIECES, lane, ring, parity ^ 1);
+        }
+    }
+}
+
 // The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end. `dry`: one item for nothing: what lies in
 // shared memory is multiplied, and nothing is waited for, fetched or written.
 template <int BITS, int BLOCK, int NT>
@@ -133,40 +170,24 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
     float acc[NT][4] = {};
     few_factors x = {};
 
-    x.sa = (const float *)(memory + f.at.scales) + (t * 2 & ((NT == 2 ? 8 : f.sa_width) - 1));
+    x.stride = f.width * 64, x.eight = f.c.a8_stride * 8;
 #pragma unroll 1
     while (w->now.columns != 0 && w->now.tile < end) {
-        uint32_t k = w->now.segment * SEGMENT;
+        uint32_t k = w->now.segment * SEGMENT, columns = min(f.c.padded - k, SEGMENT);
 
-        x.codes = (const int8_t *)(memory + f.at.codes) + (g * 4 + t) * 16 + k / 64 * f.width * 64;
+        x.codes = (const int8_t *)(memory + f.at.codes) + (g * 4 + t) * 16 + k / 64 * x.stride;
+        x.sa = (const float *)(memory + f.at.scales) + (k >> f.c.act_shift) * f.sa_width +
+               (t * 2 & ((NT == 2 ? 8 : f.sa_width) - 1));
         x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
         w->next = item_at(f, w->now.tile, w->now.segment + f.workers, dry ? 0 : last);
-        if (BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
+        if (BITS == 8 && BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
             x.row_scale[0] = __half2float(w->now.scales[lane / 4]);
             x.row_scale[1] = __half2float(w->now.scales[lane / 4 + 8]);
         }
         if (!f.encodes && !dry) {
             bt_barrier_wait(barriers + w->now.segment * 8, 0);
         }
-#pragma unroll 1
-        for (uint32_t p = 0; p < FEW_PIECES; p++) {
-            const bool same = R::slots < FEW_PIECES && p + R::slots < FEW_PIECES;
-            few_item item = w->next;
-
-            bt_copy_wait<R::slots - 1>();
-            __syncwarp();
-            if (p * FEW_COLUMNS < w->now.columns) {
-                multiply_piece<BITS, BLOCK, NT>(f, ring + p % R::slots * R::piece_bytes, x, k + p * FEW_COLUMNS, lane,
-                                                dots, acc);
-            }
-            x.codes += FEW_COLUMNS * f.width;
-            x.scales += BLOCK == 0 ? 0 : (int)FEW_COLUMNS / (BLOCK ? BLOCK : 1) * 16;
-            __syncwarp(); // all have read the piece
-            if (same && !dry) {
-                item = w->now;
-            }
-            fetch_piece<BITS, BLOCK>(item, (p + R::slots) % FEW_PIECES, lane, ring, w->parity ^ (same ? 0 : 1));
-        }
+        multiply_pieces<BITS, BLOCK, NT>(f, w->now, w->next, w->parity, x, columns, ring, lane, dry, dots, acc);
         if (BLOCK == 0) {
             put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane,
                          dry ? 0 : f.c.tokens, dots);

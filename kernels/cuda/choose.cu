@@ -127,8 +127,6 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->early_launch = p.major >= 9;
     roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
     cuda->few = roomy && !left_out("few");
-    cuda->few_way = getenv("BATON_CUDA_FEW") != NULL ? (uint32_t)atoi(getenv("BATON_CUDA_FEW"))
-                                                     : BT_FEW_OUTLIERS | BT_FEW_STAGED | BT_FEW_AHEAD;
     cuda->decode = roomy && !left_out("decode");
     cuda->prompts = !left_out("prompt");
 #ifdef BT_CUDA_WARPGROUPS

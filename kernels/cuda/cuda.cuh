@@ -77,15 +77,6 @@ typedef struct {
 
 typedef struct bt_cublas bt_cublas;
 
-// Ways of linear_few.cuh, until one run on a GPU has chosen (BATON_CUDA_FEW, a sum of these).
-#define BT_FEW_OUTLIERS 1u  // outliers into shared memory ahead
-#define BT_FEW_STAGED 2u    // 9 … 16 tokens, and codes that do not fit: few_staged.cuh
-#define BT_FEW_STAGED_8 4u  // 2 … 8 tokens too
-#define BT_FEW_AHEAD 8u     // weights beyond the ring asked into the L2 cache once the kernel before is over
-#define BT_FEW_REHEARSE 64u // a helper goes through the products once before codes are there
-#define BT_FEW_EIGHT 32u    // eight workers at most, up to 8 tokens
-#define BT_FEW_HALF 16u     // one token: half of the ring before that, so that x does not wait behind it
-
 // What a linear call left for the next one (linear_products.cuh): INT8 rows of x as that call will want them, in a8_next and sa_next.
 typedef struct {
     const float *x; // NULL: nothing
@@ -104,7 +95,6 @@ typedef struct {
     // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out):
     bool few, wide, gemm; // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
     bool decode, prompts; // attention_decode.cuh, attention_prompt.cuh
-    uint32_t few_way;     // BT_FEW_…
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

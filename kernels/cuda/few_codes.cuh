@@ -20,10 +20,23 @@ float_of_code(int code)
     return __int_as_float(BT_ROUND_MAGIC_BITS + code) - BT_ROUND_MAGIC;
 }
 
+// Numbered barriers: workers alone, and helpers behind workers.
 static __device__ __forceinline__ void
 workers_sync(const few_call &f)
 {
     bt_bar_sync(1, f.workers * 32);
+}
+
+static __device__ __forceinline__ void
+workers_are_ready(const few_call &f)
+{
+    bt_bar_arrive(3, (f.workers + f.helpers) * 32);
+}
+
+static __device__ __forceinline__ void
+wait_for_workers(const few_call &f)
+{
+    bt_bar_sync(3, (f.workers + f.helpers) * 32);
 }
 
 // Four numbers of a row of x, which has a multiple of four; past the first cache, as they are also read before they are there.
@@ -263,7 +276,7 @@ encode(const few_call &f, uint8_t *memory)
     }
 }
 
-// The codes of the prologue's kernel, which lie as they are wanted: bulk copies, a barrier a segment; and the scales.
+// The codes of the prologue's kernel, which lie as they are wanted: bulk copies, a barrier a segment; and the scales. Workers only.
 static __device__ __forceinline__ void
 fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers)
 {
@@ -286,7 +299,7 @@ fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers)
         }
     }
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < blocks * f.sa_width; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < blocks * f.sa_width; i += f.workers * 32) {
         scales[i] = f.c.sa[i / f.sa_width * f.c.sa_stride + i % f.sa_width];
     }
 }

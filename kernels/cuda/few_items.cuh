@@ -40,8 +40,6 @@ typedef struct {
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
     uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
     uint32_t room, outlier_bytes;               // outliers of a tile there is room for; bytes of a tile's
-    uint32_t ahead;                             // items of a worker that are asked into the L2 cache
-    bool rehearse;                              // a helper goes through the products once before they begin
     bool half;                                  // half of the ring is filled before the wait, the rest behind the codes
     few_codes_ring ring;                        // of few_staged.cuh
     few_places at;
@@ -54,7 +52,7 @@ bt_few_rounded(uint32_t n, uint32_t to)
 }
 
 // linear_few.cu: f->room and outlier_bytes. linear_few_staged.cu: queues the call by few_staged.cuh, if it has room: *taken says so.
-void bt_few_outliers(const bt_cuda *cuda, few_call *f, uint32_t tiles);
+void bt_few_outliers(few_call *f, uint32_t tiles);
 bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
 
 template <int BITS, int BLOCK> struct few_ring {
@@ -165,34 +163,6 @@ fill_ring(const few_item &item, uint32_t lane, uint8_t *ring)
 #pragma unroll
     for (int q = FROM; q < TO; q++) {
         fetch_piece<BITS, BLOCK>(item, q, lane, ring, 0);
-    }
-}
-
-// The weights of an item (4 bits) into the L2 cache.
-template <int BLOCK>
-static __device__ __forceinline__ void
-ask_item(const few_item &item)
-{
-    uint32_t blocks = min(item.blocks, SEGMENT / (BLOCK ? BLOCK : SEGMENT));
-
-    if (item.columns != 0) {
-        bt_bulk_prefetch(item.codes, item.columns * 8);
-        if (blocks != 0) {
-            bt_bulk_prefetch(item.scales, blocks * 32);
-        }
-    }
-}
-
-// Helpers ask what workers will want next into the L2 cache, where it waits while codes are made: memory has no pause then.
-template <int BLOCK>
-static __device__ __forceinline__ void
-ask_ahead(const few_call &f, uint32_t first, uint32_t end)
-{
-    uint32_t i = threadIdx.x - f.workers * 32 + (f.half ? 0 : f.workers);
-
-#pragma unroll 1
-    for (; f.ahead != 0 && i < (f.ahead + 1) * f.workers; i += f.helpers * 32) {
-        ask_item<BLOCK>(item_at(f, first, i, end));
     }
 }
 #endif

@@ -46,20 +46,6 @@ staged_item_at(const few_call &f, const staged_at &at, uint32_t end)
     return s;
 }
 
-// What workers want behind their rings, into the L2 cache (as ask_ahead).
-template <int BLOCK>
-static __device__ __forceinline__ void
-staged_ask_ahead(const few_call &f, uint32_t helper, uint32_t first, uint32_t end)
-{
-#pragma unroll 1
-    for (uint32_t i = helper; i < f.ahead * f.workers; i += f.helpers * 32) {
-        staged_at at = {first, chunk_tiles(f, first, end), 0, 0};
-
-        staged_move(f, &at, f.workers + i, end);
-        ask_item<BLOCK>(staged_item_at(f, at, end).item);
-    }
-}
-
 // ---- slots ----
 
 static __device__ __forceinline__ uint32_t

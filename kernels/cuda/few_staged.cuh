@@ -1,11 +1,11 @@
-// Few tokens whose codes do not fit beside the weights (or leave them too little room): codes come segment by segment.
+// Few tokens whose codes do not fit beside the weights: codes come segment by segment.
 //
 //     a chunk of tiles   items by rising segment, tile by tile within a segment; item j is worker j mod W's
 //     slots              a segment's INT8 codes and their scales; all workers multiply by them, helpers sum the outliers of their columns
 //     who leaves last    asks for the segment that comes next into the slot
 //
-// 16 tokens of 8,192 columns are 128 KB: with all of them beside it a block had room for eight workers, half of the weights on their way and no K
-// beyond 12,000. Segments are added at the end as everywhere (finish_chunk), so the order in which they come changes nothing.
+// 16 tokens of 8,192 columns are 128 KB, which leaves room for eight workers and no K
+// beyond 9,000. Segments are added at the end as everywhere (finish_chunk), so the order in which they come changes nothing.
 #pragma once
 
 #include "kernels/cuda/few_walk.cuh"
@@ -22,11 +22,11 @@ typedef struct {
     uint32_t parity; // of the item: which scales are its
 } staged_worker;
 
-// The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end. `dry`: one item for nothing, as multiply_items.
+// The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end.
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
-                uint32_t count, uint32_t last, bool dry)
+                uint32_t count, uint32_t last)
 {
     typedef few_ring<BITS, BLOCK> R;
     uint8_t *ring = memory + warp * R::bytes;
@@ -49,21 +49,16 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
             x.row_scale[0] = __half2float(item.scales[lane / 4]);
             x.row_scale[1] = __half2float(item.scales[lane / 4 + 8]);
         }
-        if (!dry) {
-            wait_for_slot(f, memory, fill);
-        }
+        wait_for_slot(f, memory, fill);
         multiply_pieces<BITS, BLOCK, NT>(f, item, w->next.item, w->parity, x,
-                                         min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dry, dots, acc);
+                                         min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dots, acc);
         if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane,
-                         dry ? 0 : f.c.tokens, dots);
+            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane, f.c.tokens,
+                         dots);
         } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), item.segment, item.tile - first, lane,
-                         dry ? 0 : f.c.tokens, acc);
+            put_sums<NT>(f, (float *)(memory + f.at.scratch), item.segment, item.tile - first, lane, f.c.tokens, acc);
         }
-        if (!dry) {
-            leave_slot(f, memory, fill, 1, lane);
-        }
+        leave_slot(f, memory, fill, 1, lane);
         w->now = w->next;
         w->parity ^= 1;
     }
@@ -72,22 +67,19 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
 // ---- the kernel ----
 
 // As get_ready of linear_few.cuh.
-template <int BITS, int BLOCK>
+template <int BLOCK>
 static __device__ __forceinline__ void
-staged_get_ready(const few_call &f, uint8_t *memory, bool rehearsed, uint32_t first, uint32_t end, uint32_t fills)
+staged_get_ready(const few_call &f, uint8_t *memory, uint32_t first, uint32_t end, uint32_t fills)
 {
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, helper = threadIdx.x - f.workers * 32;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     bool works = warp < f.workers;
 
-    if (!works && !rehearsed) {
-        fetch_outliers(f, memory, warp - f.workers, f.helpers - (f.rehearse ? 1 : 0), lane, first, end);
+    if (!works) {
+        fetch_outliers(f, memory, warp - f.workers, f.helpers, lane, first, end);
     }
     bt_wait_before();
     if (warp < f.ring.slots && warp < fills) {
         fill_slot(f, memory, warp, lane);
-    }
-    if (!works && BITS == 4) {
-        staged_ask_ahead<BLOCK>(f, helper, first, end);
     }
     if (BLOCK == 0 && threadIdx.x < f.sa_width) {
         ((float *)(memory + f.at.scales))[threadIdx.x] = f.c.sa[threadIdx.x];
@@ -108,7 +100,7 @@ static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_cons
     uint32_t step = f.c.paired ? 2 : 1, first = (blockIdx.x * f.each + min(blockIdx.x, f.more)) * step,
              end = first + (f.each + (blockIdx.x < f.more ? 1 : 0)) * step;
     uint32_t fills = fills_of(f, end - first);
-    bool works = warp < f.workers, rehearses = f.rehearse && warp + 1 == f.workers + f.helpers;
+    bool works = warp < f.workers;
     staged_worker worker = {};
 
     if (works) {
@@ -124,36 +116,21 @@ static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_cons
         bt_barrier_init_done();
     }
     __syncthreads(); // the barriers are there
+    staged_get_ready<BLOCK>(f, memory, first, end, fills);
 #pragma unroll 1
-    for (uint32_t round = f.rehearse ? 0 : 1; round < 2; round++) { // as few_kernel
-        bool dry = round == 0;
+    for (uint32_t tile = first; tile < end; tile += f.chunk, run++) {
+        uint32_t count = chunk_tiles(f, tile, end);
 
-        if (dry && !rehearses) {
-            continue;
-        }
-        if (dry) {
-            worker.now.item = item_at(f, first, 0, end);
+        if (works) {
+            staged_multiply<BITS, BLOCK, NT>(f, &worker, memory, warp, lane, tile, count, end);
         } else {
-            staged_get_ready<BITS, BLOCK>(f, memory, rehearses, first, end, fills);
+            staged_help(f, memory, helper, first, tile, count, run, fills);
         }
-#pragma unroll 1
-        for (uint32_t tile = first; tile < (dry ? first + 1 : end); tile += f.chunk, run++) {
-            uint32_t count = chunk_tiles(f, tile, end);
-
-            if (works || dry) {
-                staged_multiply<BITS, BLOCK, NT>(f, &worker, memory, dry ? 0 : warp, lane, tile, count, end, dry);
-            } else {
-                staged_help(f, memory, helper, first, tile, count, run, fills);
-            }
-            if (!dry) {
-                __syncthreads();
-                finish_chunk<BLOCK>(f, memory, count);
-                if (tile + f.chunk < end) {
-                    __syncthreads(); // the sums are read
-                }
-            }
+        __syncthreads();
+        finish_chunk<BLOCK>(f, memory, count);
+        if (tile + f.chunk < end) {
+            __syncthreads(); // the sums are read
         }
-        run = 0;
     }
 }
 #else

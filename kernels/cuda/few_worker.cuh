@@ -129,7 +129,7 @@ typedef struct {
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 multiply_pieces(const few_call &f, const few_item &now, const few_item &next, uint32_t parity, const few_factors &x,
-                uint32_t columns, uint8_t *ring, uint32_t lane, bool dry, int32_t dots[NT][4], float acc[NT][4])
+                uint32_t columns, uint8_t *ring, uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
 {
     typedef few_ring<BITS, BLOCK> R;
 
@@ -147,7 +147,7 @@ multiply_pieces(const few_call &f, const few_item &now, const few_item &next, ui
             multiply_piece<BITS, BLOCK, NT, false>(f, piece, x, k, columns, lane, dots, acc);
         }
         __syncwarp(); // all have read the piece
-        if (same && !dry) {
+        if (same) {
             fetch_piece<BITS, BLOCK>(now, (p + R::slots) % FEW_PIECES, lane, ring, parity);
         } else {
             fetch_piece<BITS, BLOCK>(next, (p + R::slots) % FEW_PIECES, lane, ring, parity ^ 1);
@@ -155,12 +155,11 @@ multiply_pieces(const few_call &f, const few_item &now, const few_item &next, ui
     }
 }
 
-// The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end. `dry`: one item for nothing: what lies in
-// shared memory is multiplied, and nothing is waited for, fetched or written.
+// The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end.
 template <int BITS, int BLOCK, int NT>
 static __device__ __forceinline__ void
 multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
-               uint32_t end, uint32_t last, bool dry)
+               uint32_t end, uint32_t last)
 {
     typedef few_ring<BITS, BLOCK> R;
     uint8_t *ring = memory + warp * R::bytes;
@@ -179,21 +178,21 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
         x.sa = (const float *)(memory + f.at.scales) + (k >> f.c.act_shift) * f.sa_width +
                (t * 2 & ((NT == 2 ? 8 : f.sa_width) - 1));
         x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
-        w->next = item_at(f, w->now.tile, w->now.segment + f.workers, dry ? 0 : last);
+        w->next = item_at(f, w->now.tile, w->now.segment + f.workers, last);
         if (BITS == 8 && BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
             x.row_scale[0] = __half2float(w->now.scales[lane / 4]);
             x.row_scale[1] = __half2float(w->now.scales[lane / 4 + 8]);
         }
-        if (!f.encodes && !dry) {
+        if (!f.encodes) {
             bt_barrier_wait(barriers + w->now.segment * 8, 0);
         }
-        multiply_pieces<BITS, BLOCK, NT>(f, w->now, w->next, w->parity, x, columns, ring, lane, dry, dots, acc);
+        multiply_pieces<BITS, BLOCK, NT>(f, w->now, w->next, w->parity, x, columns, ring, lane, dots, acc);
         if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane,
-                         dry ? 0 : f.c.tokens, dots);
+            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, f.c.tokens,
+                         dots);
         } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane,
-                         dry ? 0 : f.c.tokens, acc);
+            put_sums<NT>(f, (float *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, f.c.tokens,
+                         acc);
         }
         w->now = w->next;
         w->parity ^= 1;

@@ -5,7 +5,7 @@
 
 // Room for the outliers of the `tiles` that a block has: for one weight in 512, which is what formats have at most, and some more.
 void
-bt_few_outliers(const bt_cuda *cuda, few_call *f, uint32_t tiles)
+bt_few_outliers(few_call *f, uint32_t tiles)
 {
     bool any = false, pairs = true;
 
@@ -17,7 +17,7 @@ bt_few_outliers(const bt_cuda *cuda, few_call *f, uint32_t tiles)
     if (any && tiles * (f->room * 6 + 96) > FEW_OUTLIERS_MAX) {
         f->room = FEW_OUTLIERS_MAX / tiles < 144 ? 0 : (FEW_OUTLIERS_MAX / tiles - 96) / 24 * 4;
     }
-    if (!any || !pairs || (cuda->few_way & BT_FEW_OUTLIERS) == 0) {
+    if (!any || !pairs) {
         f->room = 0;
     }
     f->outlier_bytes = f->room == 0 ? 0 : bt_few_rounded(80 + f->room * 6 + 8, 16);
@@ -54,6 +54,30 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool
     scratch = scratch > 2048 ? scratch : 2048;
     f->at.bytes = f->at.scratch + scratch > FEW_SHARED_MIN ? f->at.scratch + scratch : FEW_SHARED_MIN;
     return true;
+}
+
+// The most workers that let all tiles be one chunk; else eight and as large chunks as can be, for which outliers stay where they are.
+static bool
+find_room(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers_max)
+{
+    uint32_t chunk;
+
+    for (uint32_t workers = workers_max; workers > FEW_WORKERS / 2; workers -= FEW_WORKERS / 4) {
+        if (lay_out(f, tiles, ring_bytes, workers, true)) {
+            return true;
+        }
+    }
+    chunk = lay_out(f, tiles, ring_bytes, FEW_WORKERS / 2, false) ? f->chunk : 0;
+    if (f->room == 0 || chunk == tiles) {
+        return chunk != 0;
+    }
+    few_call without = *f;
+    without.room = without.outlier_bytes = 0;
+    if (lay_out(&without, tiles, ring_bytes, FEW_WORKERS / 2, false) && without.chunk > chunk) {
+        *f = without;
+        return true;
+    }
+    return chunk != 0;
 }
 
 // Can a block make the codes itself, and should it? It reads x by fours, and its scales are those of the weights' blocks.
@@ -93,16 +117,11 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 
     f->each = units / grid, f->more = units % grid;
     tiles = (units + grid - 1) / grid * step;
-    bt_few_outliers(cuda, f, tiles);
-    if (!(NT == 1 && (cuda->few_way & BT_FEW_EIGHT) == 0 && lay_out(f, tiles, ring, FEW_WORKERS, true)) &&
-        !(NT == 1 && f->room != 0 && (cuda->few_way & BT_FEW_EIGHT) == 0 &&
-          lay_out(f, tiles, ring, FEW_WORKERS * 3 / 4, true)) &&
-        !lay_out(f, tiles, ring, FEW_WORKERS / 2, false)) {
+    bt_few_outliers(f, tiles);
+    if (!find_room(f, tiles, ring, NT == 1 ? FEW_WORKERS : FEW_WORKERS / 2)) {
         return BT_OK;
     }
-    f->ahead = (cuda->few_way & BT_FEW_AHEAD) != 0 ? 1 : 0;
-    f->rehearse = (cuda->few_way & BT_FEW_REHEARSE) != 0;
-    f->half = (cuda->few_way & BT_FEW_HALF) != 0 && f->encodes;
+    f->half = f->encodes;
     *taken = true;
     if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
         return err;
@@ -152,13 +171,7 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     if (f.segments > 32) {
         return BT_OK;
     }
-    if (a->tokens > 8 ? (cuda->few_way & BT_FEW_STAGED) != 0
-                      : a->tokens > 1 && (cuda->few_way & BT_FEW_STAGED_8) != 0) {
-        return bt_cuda_linear_staged(cuda, a, &f, block, taken);
-    }
     err = launch_format(cuda, a, &f, block, taken);
     // Codes that do not fit beside the weights come segment by segment.
-    return err != BT_OK || *taken || a->tokens == 1 || (cuda->few_way & BT_FEW_STAGED) == 0
-               ? err
-               : bt_cuda_linear_staged(cuda, a, &f, block, taken);
+    return err != BT_OK || *taken ? err : bt_cuda_linear_staged(cuda, a, &f, block, taken);
 }

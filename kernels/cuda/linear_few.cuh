@@ -19,7 +19,7 @@
 // From the first numbers of the kernel before to codes, and outliers, in shared memory. All threads of the block.
 template <int BITS, int BLOCK>
 static __device__ __forceinline__ void
-get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, bool rehearsed, uint32_t first, uint32_t end)
+get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t first, uint32_t end)
 {
     typedef few_ring<BITS, BLOCK> R;
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -27,26 +27,25 @@ get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, bool reh
 
     if (!works && f.at.outliers == 0) {
         touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
-    }
-    if (!works && !rehearsed) {
-        fetch_outliers(f, memory, warp - f.workers, f.helpers - (f.rehearse ? 1 : 0), lane, first, end);
+    } else if (!works) {
+        fetch_outliers(f, memory, warp - f.workers, f.helpers, lane, first, end);
     }
     bt_wait_before();
-    if (!works && BITS == 4) {
-        ask_ahead<BLOCK>(f, first, end);
+    if (!works) {
+        bt_copy_wait<0>(); // the outliers, which workers do not wait for
+        wait_for_workers(f);
+        return;
     }
-    if (!f.encodes) {
-        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers));
-    } else if (works) {
+    if (f.encodes) {
         encode<BLOCK>(f, memory);
+    } else {
+        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers));
     }
-    if (works && f.half) {
+    if (f.half) {
         fill_ring<BITS, BLOCK, R::slots / 2, R::slots>(worker.now, lane, memory + warp * R::bytes);
     }
-    if (!works) {
-        bt_copy_wait<0>(); // the outliers
-    }
-    __syncthreads();
+    workers_are_ready(f);
+    workers_sync(f);
 }
 #endif
 
@@ -62,7 +61,7 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
     uint32_t first = (blockIdx.x * f.each + min(blockIdx.x, f.more)) * step,
              end = first + (f.each + (blockIdx.x < f.more ? 1 : 0)) * step;
     uint32_t barriers = bt_shared_at(memory + f.at.barriers);
-    bool works = warp < f.workers, rehearses = f.rehearse && warp + 1 == f.workers + f.helpers;
+    bool works = warp < f.workers;
     few_worker worker = {};
 
     if (works) {
@@ -88,42 +87,27 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
         bt_barrier_init_done();
     }
     __syncthreads(); // the barriers and the norm are there
-    // Code that is run for the first time comes from far away: a helper reads it while the others wait.
+    get_ready<BITS, BLOCK>(f, memory, worker, first, end);
 #pragma unroll 1
-    for (uint32_t round = f.rehearse ? 0 : 1; round < 2; round++) {
-        bool dry = round == 0;
+    for (uint32_t tile = first; tile < end; tile += f.chunk) {
+        uint32_t next = tile + f.chunk < end ? tile + f.chunk : end;
 
-        if (dry && !rehearses) {
-            continue;
-        }
-        if (dry) {
-            worker.now = item_at(f, first, 0, end);
+        if (works) {
+            multiply_items<BITS, BLOCK, NT>(f, &worker, memory, warp, lane, tile, next, end);
         } else {
-            get_ready<BITS, BLOCK>(f, memory, worker, rehearses, first, end);
-        }
-#pragma unroll 1
-        for (uint32_t tile = first; tile < (dry ? first + 1 : end); tile += f.chunk) {
-            uint32_t next = tile + f.chunk < end ? tile + f.chunk : end;
-
-            if (works || dry) {
-                multiply_items<BITS, BLOCK, NT>(f, &worker, memory, dry ? 0 : warp, lane, tile, next, end, dry);
+            for (uint32_t s = 0; s < f.segments && !f.encodes; s++) {
+                bt_barrier_wait(barriers + s * 8, 0);
+            }
+            if (f.c.tokens == 1) {
+                help<1>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
             } else {
-                for (uint32_t s = 0; s < f.segments && !f.encodes; s++) {
-                    bt_barrier_wait(barriers + s * 8, 0);
-                }
-                if (f.c.tokens == 1) {
-                    help<1>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
-                } else {
-                    help<4>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
-                }
+                help<4>(f, memory, threadIdx.x - f.workers * 32, first, tile, next - tile);
             }
-            if (!dry) {
-                __syncthreads();
-                finish_chunk<BLOCK>(f, memory, next - tile);
-                if (next < end) {
-                    __syncthreads(); // the sums are read
-                }
-            }
+        }
+        __syncthreads();
+        finish_chunk<BLOCK>(f, memory, next - tile);
+        if (next < end) {
+            __syncthreads(); // the sums are read
         }
     }
 #endif

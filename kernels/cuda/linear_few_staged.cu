@@ -78,12 +78,10 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
     bt_err err;
 
     f->each = units / grid, f->more = units % grid;
-    bt_few_outliers(cuda, f, tiles);
+    bt_few_outliers(f, tiles);
     if (!find_room(f, tiles, few_ring<BITS, BLOCK>::bytes)) {
         return BT_OK;
     }
-    f->ahead = (cuda->few_way & BT_FEW_AHEAD) != 0 ? 1 : 0;
-    f->rehearse = (cuda->few_way & BT_FEW_REHEARSE) != 0;
     *taken = true;
     if ((err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
         return err;

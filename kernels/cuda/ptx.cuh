@@ -100,6 +100,13 @@ bt_bar_sync(uint32_t barrier, uint32_t threads)
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Of a numbered barrier (bt_bar_sync), without waiting.
+static __device__ __forceinline__ void
+bt_bar_arrive(uint32_t barrier, uint32_t threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Into the L2 cache, some time.
 static __device__ __forceinline__ void
 bt_prefetch(const void *what)

@@ -98,13 +98,6 @@ bt_bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
                  : "memory");
 }
 
-// `bytes` (a multiple of 16, the address too) into the L2 cache, some time.
-static __device__ __forceinline__ void
-bt_bulk_prefetch(const void *from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // Arrives once this thread's copies of sixteen bytes so far have come; counts among the arrivals that the barrier was made for.
 static __device__ __forceinline__ void
 bt_copy_arrive(uint32_t barrier)

@@ -5,13 +5,6 @@
 
 #include <cuda.h>
 
-// Of a numbered barrier (bt_bar_sync), without waiting.
-static __device__ __forceinline__ void
-bt_bar_arrive(uint32_t barrier, uint32_t threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // The box of `map` at column x and row y into shared memory; zeros beyond its ends. Its bytes count at `barrier`.
 static __device__ __forceinline__ void
 bt_bulk_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t barrier)

@@ -90,16 +90,23 @@ emulated_shuffle(uint32_t v, uint32_t from)
 }
 
 void
+emulated_arrive(uint32_t id, uint32_t threads)
+{
+    meeting *m = &meetings[id];
+
+    progress++;
+    if (++m->arrived == threads) {
+        m->arrived = 0, m->times++;
+    }
+}
+
+void
 emulated_barrier(uint32_t id, uint32_t threads)
 {
     meeting *m = &meetings[id];
     uint32_t times = m->times;
 
-    progress++;
-    if (++m->arrived == threads) {
-        m->arrived = 0, m->times++;
-        return;
-    }
+    emulated_arrive(id, threads);
     while (m->times == times) {
         emulated_yield();
     }

@@ -40,6 +40,7 @@ void emulated_run(uint32_t block, uint32_t threads, size_t shared, const std::fu
 
 void emulated_warp(void); // all 32 are here
 void emulated_barrier(uint32_t id, uint32_t threads);
+void emulated_arrive(uint32_t id, uint32_t threads);
 uint32_t *emulated_words(uint32_t lane); // 16 words of a lane, until the next but one time they meet
 uint32_t emulated_shuffle(uint32_t v, uint32_t from);
 void emulated_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4], bool a_unsigned,
@@ -182,6 +183,11 @@ bt_bar_sync(uint32_t id, uint32_t threads)
     emulated_barrier(id, threads);
 }
 static inline void
+bt_bar_arrive(uint32_t id, uint32_t threads)
+{
+    emulated_arrive(id, threads);
+}
+static inline void
 bt_prefetch(const void *)
 {
 }
@@ -256,14 +262,4 @@ static inline void
 bt_bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
 {
     emulated_bulk(to, from, bytes, b);
-}
-static inline void
-bt_bulk_prefetch(const void *from, uint32_t bytes)
-{
-    volatile uint8_t seen = ((const uint8_t *)from)[0];
-    seen = ((const uint8_t *)from)[bytes - 1];
-    if ((uintptr_t)from % 16 != 0 || bytes % 16 != 0) {
-        fprintf(stderr, "prefetch of %u bytes at %p\n", bytes, from), abort();
-    }
-    (void)seen;
 }

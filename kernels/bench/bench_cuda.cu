@@ -1,4 +1,4 @@
-// bench_cuda [index [decode|wide|others|prompt|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// bench_cuda [index [decode|layers|wide|others|prompt|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
 #include "kernels/bench/bench_cuda.cuh"
 
@@ -81,6 +81,21 @@ measure_device(const bt_device_options *options)
     printf("{\"test\":\"int8_product_8192\",\"tops\":%.0f}\n", int8_tops);
 }
 
+// Layers of a step of sequences at 2k: what a step takes but the embedding, the head and the draw.
+static void
+bench_layers(const linear_shape layer[4])
+{
+    static const uint32_t batches[] = {1, 32, 128};
+    const attention_shape llama8 = {32, 8, 128, 0};
+
+    for (int i = 0; i < 3; i++) {
+        attention_bench *attention = attention_bench_open(&llama8, batches[i], 2048, 1, false);
+
+        bench_layer("q4 8b", layer, &batches[i], 1, attention);
+        attention_bench_close(attention);
+    }
+}
+
 int
 main(int argc, char **argv)
 {
@@ -123,7 +138,10 @@ main(int argc, char **argv)
         bench_linear(&plain, few, 5);
         bench_linear(&long_rows, few, 5);
         bench_linear(&head, few, 5);
-        bench_layer("q4 8b", layer, few, 5);
+        bench_layer("q4 8b", layer, few, 5, NULL);
+    }
+    if (strstr("layers", only) != NULL) {
+        bench_layers(layer);
     }
     if (strstr("wide", only) != NULL) {
         bench_linear(&square, wide, 6);

@@ -27,8 +27,11 @@ typedef struct {
 
 // A line for each of `count` numbers of tokens, rising.
 void bench_linear(const linear_shape *shape, const uint32_t *tokens, int count);
-// The four linear calls of a layer one after the other, as a step queues them (the attention between the first two is left out).
-void bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count);
+// The four linear calls of a layer one after the other, as a step queues them; with `attention`, of as many sequences as tokens (one number of
+// them), also with what is between the first two.
+typedef struct attention_bench attention_bench;
+void bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count,
+                 attention_bench *attention);
 // Seconds of what goes before a call, of `count` such calls.
 double prologue_seconds(const bt_linear_args *args, int count);
 
@@ -38,3 +41,14 @@ double prologue_seconds(const bt_linear_args *args, int count);
 // unless that is 0.
 void bench_chains(bt_format w8, uint32_t only);
 void bench_attentions(void);
+
+typedef struct {
+    uint32_t heads, kv_heads, dim, window;
+} attention_shape;
+
+// Sequences with their INT8 caches, which the step that is begun here names, until the next.
+attention_bench *attention_bench_open(const attention_shape *shape, uint32_t batch, uint32_t context, uint32_t count,
+                                      bool ragged);
+void attention_bench_close(attention_bench *b);
+// The `call`-th call of a step. NULL: of its own rows, to its own.
+void attention_bench_queue(attention_bench *b, uint32_t call, const float *qkv, float *out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define COPIES_MAX 16
+#define LAYERS_LEAST 16 // in a graph
 
 typedef struct {
     bt_weight weights[COPIES_MAX][3];
@@ -179,7 +180,8 @@ bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
 
 typedef struct {
     linear_bench calls[4];
-    int layers;
+    attention_bench *attention; // NULL: none
+    int layers, rounds;
 } layer_bench;
 
 static void
@@ -187,15 +189,19 @@ queue_layers(void *arg)
 {
     layer_bench *b = (layer_bench *)arg;
 
-    for (int i = 0; i < b->layers; i++) {
+    for (int i = 0; i < b->layers * b->rounds; i++) {
         for (int call = 0; call < 4; call++) {
-            queue_copy(&b->calls[call], i);
+            queue_copy(&b->calls[call], i % b->layers);
+            if (call == 0 && b->attention != NULL) {
+                attention_bench_queue(b->attention, (uint32_t)i, b->calls[0].y, b->calls[1].x);
+            }
         }
     }
 }
 
 void
-bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count)
+bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count,
+            attention_bench *attention)
 {
     static layer_bench b;
     double bytes = 0;
@@ -206,17 +212,21 @@ bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *toke
         b.layers = std::min(b.layers, b.calls[call].copies);
         bytes += (double)b.calls[call].bytes;
     }
+    b.rounds = (LAYERS_LEAST + b.layers - 1) / b.layers;
     b.calls[1].args.y = b.calls[3].args.y = b.calls[0].x; // the residual stream
     b.calls[2].args.x = b.calls[0].x, b.calls[3].args.x = b.calls[2].y;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count * (attention != NULL ? 2 : 1); i++) {
+        uint32_t count_now = tokens[i % count];
         double s;
 
+        b.attention = i < count ? NULL : attention;
         for (int call = 0; call < 4; call++) {
-            b.calls[call].args.tokens = tokens[i];
+            b.calls[call].args.tokens = count_now;
         }
-        s = seconds_of(queue_layers, &b, b.layers);
-        printf("{\"test\":\"layer\",\"shape\":\"%s\",\"tokens\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_hbm\":%.2f}\n",
-               name, tokens[i], s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb);
+        s = seconds_of(queue_layers, &b, b.layers * b.rounds);
+        printf("{\"test\":\"layer\",\"shape\":\"%s\",\"attention\":%s,\"tokens\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
+               "hbm\":%.2f}\n",
+               name, i < count ? "false" : "true", count_now, s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb);
         fflush(stdout);
     }
     for (int call = 0; call < 4; call++) {

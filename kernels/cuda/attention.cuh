@@ -26,6 +26,15 @@ bool bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c);
 // The step's single tokens, all of attention: K and V into the cache, and out.
 bt_err bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *c);
 
+// Of many splits (attention_stream.cu): is this shape for it? All but the merge of what is left in `partials`.
+bool bt_cuda_attention_streams(const bt_cuda *cuda, const attention_call *c);
+bt_err bt_cuda_attention_stream(bt_cuda *cuda, const attention_call *c, size_t items);
+// Of few (attention_single.cu), likewise, but whole.
+bool bt_cuda_attention_is_single(const bt_cuda *cuda, const attention_call *c, size_t items);
+bt_err bt_cuda_attention_single(bt_cuda *cuda, const attention_call *c);
+// Of many, or of attention_decode.cu, where `merge_apart`: what was left in `partials` (attention_merge.cu).
+bt_err bt_cuda_merge_apart(bt_cuda *cuda, const attention_call *c);
+
 static __device__ __forceinline__ uint8_t *
 block_of(const attention_call &c, uint32_t row, uint32_t position)
 {

@@ -3,8 +3,7 @@
 #include "kernels/cuda/attention_decode_merge.cuh"
 
 #define MERGE_HERE 16u // splits of the longest row up to which the last block merges; beyond, a kernel of its own does
-#define MERGE_DIMS 16u // of a block of merge_apart, which is small enough to wait beside the blocks in front
-#define MERGE_CHUNK 128u // splits of it at a time
+#define MERGE_BY_WARP 8u // the same where a warp does (attention_stream.cu)
 
 // The bytes that came for the step's own token are old: both warps of a pair write the same.
 template <typename D>
@@ -354,90 +353,6 @@ __launch_bounds__(D::block_threads, D::blocks_each) decode_kernel(const __grid_c
 #endif
 }
 
-// so_far[i] = the largest of `before` and m[0 … i]. The whole block.
-static __device__ __forceinline__ void
-largest_so_far(const float *m, float *so_far, uint32_t count, float before)
-{
-    uint32_t lane = threadIdx.x;
-    float largest = before;
-
-    for (uint32_t k = lane; lane < 32 && k - lane < count; k += 32) {
-        float own = k < count ? m[k] : -INFINITY;
-
-#pragma unroll
-        for (int j = 1; j < 32; j *= 2) {
-            float other = __shfl_up_sync(0xffffffffu, own, j);
-
-            own = (int)lane >= j ? larger(own, other) : own;
-        }
-        own = larger(largest, own);
-        largest = __shfl_sync(0xffffffffu, own, 31);
-        if (k < count) {
-            so_far[k] = own;
-        }
-    }
-    __syncthreads();
-}
-
-// The merge of rows with many splits: a block a (row, head, 32 dims).
-static __global__ void
-__launch_bounds__(MERGE_CHUNK) merge_apart_kernel(const __grid_constant__ attention_call c)
-{
-    __shared__ __align__(16) float values[MERGE_CHUNK][MERGE_DIMS];
-    __shared__ float a[MERGE_CHUNK], b[MERGE_CHUNK], m[MERGE_CHUNK], so_far[MERGE_CHUNK], sum[MERGE_CHUNK];
-    uint32_t index = blockIdx.y, head = blockIdx.x, first_dim = blockIdx.z * MERGE_DIMS, i = threadIdx.x;
-    uint32_t splits = splits_seen(c, index), item = 0, dims = c.a.head_dim;
-    float l = 0.0f, acc = 0.0f, before = -INFINITY;
-
-    for (uint32_t k = i % 32; k < index; k += 32) {
-        item += splits_seen(c, k);
-    }
-    item = __reduce_add_sync(0xffffffffu, item) * c.a.kv_heads + head / c.group * splits;
-    bt_let_next();
-    bt_wait_before();
-    if (run_is_coarse(c, splits_of_all(c) * c.a.kv_heads)) {
-        return; // all were merged
-    }
-    for (uint32_t first = 0; first < splits; first += MERGE_CHUNK) {
-        uint32_t count = splits - first < MERGE_CHUNK ? splits - first : MERGE_CHUNK;
-
-        if (i < count) {
-            const float *p = partial_at(c, item + first + i, head % c.group, dims);
-
-            sum[i] = p[BT_PARTIAL_SUM];
-            m[i] = p[BT_PARTIAL_MAX];
-        }
-        for (uint32_t k = i; k < count * (MERGE_DIMS / 4); k += MERGE_CHUNK) {
-            uint32_t split = k / (MERGE_DIMS / 4), d = k % (MERGE_DIMS / 4) * 4;
-
-            *(float4 *)&values[split][d] = *(const float4 *)(partial_at(c, item + first + split, head % c.group, dims) +
-                                                             BT_PARTIAL_HEAD + first_dim + d);
-        }
-        __syncthreads();
-        largest_so_far(m, so_far, count, before);
-        if (i < count) {
-            a[i] = exp2_of((i == 0 ? before : so_far[i - 1]) - so_far[i]);
-            b[i] = exp2_of(m[i] - so_far[i]);
-        }
-        before = so_far[count - 1];
-        __syncthreads();
-        if (i < MERGE_DIMS) {
-            if (first == 0) {
-                l = sum[0], acc = values[0][i];
-            }
-#pragma unroll 8
-            for (uint32_t k = first == 0; k < count; k++) {
-                l = fmaf(l, a[k], sum[k] * b[k]);
-                acc = fmaf(acc, a[k], values[k][i] * b[k]);
-            }
-        }
-        __syncthreads();
-    }
-    if (i < MERGE_DIMS) {
-        c.a.out[decode_row(c, index) * c.a.out_stride + (size_t)head * dims + first_dim + i] = acc * (1.0f / l);
-    }
-}
-
 // ---- launch ----
 
 template <typename D>
@@ -463,11 +378,8 @@ launch(bt_cuda *cuda, attention_call c)
         error = bt_cuda_go(cuda, decode_kernel<D>, dim3((unsigned)(items < most ? items : most)),
                            dim3(D::block_threads), bytes, c);
     }
-    if (error == cudaSuccess && c.merge_apart) {
-        error = bt_cuda_go(cuda, merge_apart_kernel, dim3(c.a.heads, c.single_count, c.a.head_dim / MERGE_DIMS),
-                           dim3(MERGE_CHUNK), 0, c);
-    }
-    return bt_cuda_check(cuda, error, "attention of single tokens");
+    return error == cudaSuccess && c.merge_apart ? bt_cuda_merge_apart(cuda, &c)
+                                                 : bt_cuda_check(cuda, error, "attention of single tokens");
 }
 
 // `few`: the time of one unit counts, not how much comes from memory at once.
@@ -491,15 +403,26 @@ launch_group(bt_cuda *cuda, const attention_call &c, bool few)
 bool
 bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c)
 {
-    return cuda->decode && c->l.format == BT_KV_INT8 && c->scale_groups == 1 && c->group <= 16 &&
-           (c->a.head_dim == 64 || c->a.head_dim == 128 || c->a.head_dim == 256);
+    return c->l.format == BT_KV_INT8 && c->scale_groups == 1 && c->group <= 16 &&
+           (c->a.head_dim == 64 || c->a.head_dim == 128 || c->a.head_dim == 256) &&
+           (cuda->decode || bt_cuda_attention_streams(cuda, c));
+}
+
+// Measured (kernels/README.md): of rows of one length, as the host cannot know. What it knows, and a graph is made for, is how many rows
+// there are and the splits of the longest, rounded up to a power of two.
+static bool
+stream_pays(const bt_cuda *cuda, const attention_call *c, size_t items)
+{
+    return c->group <= 4 && c->a.head_dim == 128 &&
+           (cuda->splits <= 4 ? items >= 4096 : cuda->splits >= 32 && items >= 1024);
 }
 
 bt_err
 bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
 {
     attention_call c = *call;
-    bool few = c.group <= 8 && (size_t)cuda->step.single_count * c.a.kv_heads * cuda->splits <= (size_t)cuda->sms;
+    size_t items = (size_t)cuda->step.single_count * c.a.kv_heads * cuda->splits;
+    bool few = c.group <= 8 && items <= (size_t)cuda->sms;
 
     c.single_count = cuda->step.single_count;
     c.singles = c.single_count == cuda->tokens ? NULL : cuda->step.singles;
@@ -508,6 +431,16 @@ bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
     c.merge_apart = cuda->splits > MERGE_HERE;
     c.partial_floats = cuda->partial_floats;
     c.block_shift = c.l.block_tokens == 16 ? 4 : c.l.block_tokens == 32 ? 5 : 6;
+    if (bt_cuda_attention_is_single(cuda, &c, items)) {
+        return bt_cuda_attention_single(cuda, &c);
+    }
+    if (bt_cuda_attention_streams(cuda, &c) && (stream_pays(cuda, &c, items) || !cuda->decode)) {
+        bt_err err;
+
+        c.merge_apart = cuda->splits > MERGE_BY_WARP;
+        err = bt_cuda_attention_stream(cuda, &c, items);
+        return err == BT_OK && c.merge_apart ? bt_cuda_merge_apart(cuda, &c) : err;
+    }
     return c.a.head_dim == 64    ? launch_group<2>(cuda, c, few)
            : c.a.head_dim == 128 ? launch_group<4>(cuda, c, few)
                                  : launch_group<8>(cuda, c, few);

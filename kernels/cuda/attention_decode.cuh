@@ -325,6 +325,13 @@ cluster_unit(const attention_call &c)
     return u;
 }
 
+// A partial: [group][BT_PARTIAL_HEAD + dims], items one after the other.
+static __device__ __forceinline__ float *
+partial_at(const attention_call &c, uint32_t item, uint32_t query, uint32_t dims)
+{
+    return c.partials + ((size_t)item * c.group + query) * (BT_PARTIAL_HEAD + dims);
+}
+
 // ---- fetching ----
 
 static __device__ __forceinline__ const uint8_t *

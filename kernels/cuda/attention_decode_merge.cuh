@@ -6,13 +6,6 @@
 
 #define MERGE_AHEAD 8u // partials on their way at once
 
-// A partial: [group][BT_PARTIAL_HEAD + dims], items one after the other.
-static __device__ __forceinline__ float *
-partial_at(const attention_call &c, uint32_t item, uint32_t query, uint32_t dims)
-{
-    return c.partials + ((size_t)item * c.group + query) * (BT_PARTIAL_HEAD + dims);
-}
-
 static __device__ __forceinline__ float *
 out_at(const attention_call &c, const decode_unit &u, uint32_t query, uint32_t dims)
 {

@@ -44,8 +44,8 @@ some_code(void)
 {
 }
 
-// BATON_CUDA_WITHOUT=few,wide,gemm,decode,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
-static const char *const may_be_without[] = {"few", "wide", "gemm", "decode", "prompt"};
+// BATON_CUDA_WITHOUT=few,wide,gemm,decode,single,stream,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
+static const char *const may_be_without[] = {"few", "wide", "gemm", "decode", "single", "stream", "prompt"};
 
 static bool
 names(const char *at, size_t length, const char *kernel)
@@ -67,9 +67,10 @@ check_without(bt_why *why)
             known = known || names(at, length, kernel);
         }
         if (!known) {
-            return bt_fail(why, BT_ERR_INVALID,
-                           "BATON_CUDA_WITHOUT: expected some of few, wide, gemm, decode and prompt, not '%.*s'",
-                           (int)length, at);
+            return bt_fail(
+                why, BT_ERR_INVALID,
+                "BATON_CUDA_WITHOUT: expected some of few, wide, gemm, decode, single, stream and prompt, not '%.*s'",
+                (int)length, at);
         }
         at += length + (at[length] == ',');
     }
@@ -128,6 +129,8 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
     cuda->few = roomy && !left_out("few");
     cuda->decode = roomy && !left_out("decode");
+    cuda->single = roomy && !left_out("single");
+    cuda->streams = roomy && !left_out("stream");
     cuda->prompts = !left_out("prompt");
 #ifdef BT_CUDA_WARPGROUPS
     cuda->wide = p.major == 9 && !left_out("wide");

@@ -95,6 +95,7 @@ typedef struct {
     // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out):
     bool few, wide, gemm; // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
     bool decode, prompts; // attention_decode.cuh, attention_prompt.cuh
+    bool single, streams; // attention_single.cu, attention_stream.cuh
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more

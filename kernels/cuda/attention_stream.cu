@@ -1,0 +1,393 @@
+// The kernel of attention_stream.cuh, and its launch.
+#include "kernels/cuda/attention_decode_merge.cuh"
+#include "kernels/cuda/attention_stream_heads.cuh"
+#include "kernels/cuda/attention_stream_math.cuh"
+
+template <typename D>
+static __device__ __forceinline__ void
+stream_begin_split(stream_state<D> &q)
+{
+#pragma unroll
+    for (int i = 0; i < D::steps * 4 * D::halves; i++) {
+        q.acc[i / (4 * D::halves)][i / (2 * D::halves) % 2][i % (2 * D::halves)] = 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < D::pairs; n++) {
+        q.l[n] = 0.0f;
+    }
+    q.m = -INFINITY;
+}
+
+// Calls `put` with (query, dim, its number) for what a lane has of x.
+template <typename D, typename F>
+static __device__ __forceinline__ void
+stream_each(const attention_call &c, const float x[D::steps][2][2 * D::halves], F put)
+{
+#pragma unroll
+    for (int col = 0; col < 2; col++) {
+        uint32_t query = stream_query<D>(col);
+
+        if (query >= c.group) {
+            continue;
+        }
+#pragma unroll
+        for (int n = 0; n < D::steps * 2 * D::halves; n++) {
+            int j = n / (2 * D::halves), tile = n / D::halves % 2, i = n % D::halves * 2 + col;
+
+            put(query, stream_dim<D>(j, tile, i), x[j][tile][i]);
+        }
+    }
+}
+
+// total ∪= the split.
+template <typename D>
+static __device__ __forceinline__ void
+stream_merge(stream_state<D> &q, bool is_first)
+{
+    float other[2], of[D::pairs];
+
+    stream_share<D>(q.odd, q.m, other);
+    stream_to_pairs<D>(other, of);
+#pragma unroll
+    for (int col = 0; col < 2; col++) {
+        float m = larger(q.total_m[col], other[col]), a = exp2_of(q.total_m[col] - m), b = exp2_of(other[col] - m);
+
+#pragma unroll
+        for (int n = 0; n < D::steps * 2 * D::halves; n++) {
+            int j = n / (2 * D::halves), tile = n / D::halves % 2, i = n % D::halves * 2 + col;
+            float &to = q.total[j][tile][i], x = q.acc[j][tile][i];
+
+            to = is_first ? x : fmaf(to, a, x * b);
+        }
+        q.total_m[col] = is_first ? other[col] : m;
+    }
+#pragma unroll
+    for (int n = 0; n < D::pairs; n++) {
+        float l = split_l(q.l[n]), m = larger(q.total_lm[n], of[n]);
+
+        q.total_l[n] = is_first ? l : fmaf(q.total_l[n], exp2_of(q.total_lm[n] - m), l * exp2_of(of[n] - m));
+        q.total_lm[n] = is_first ? of[n] : m;
+    }
+}
+
+template <typename D>
+static __device__ __forceinline__ void
+stream_leave(const attention_call &c, stream_state<D> &q, uint32_t item)
+{
+    uint32_t lane = threadIdx.x % 32;
+    float both[2], of[D::pairs];
+
+    stream_each<D>(c, q.acc, [&](uint32_t query, uint32_t dim, float x) {
+        partial_at(c, item, query, D::dims)[BT_PARTIAL_HEAD + dim] = x;
+    });
+    stream_share<D>(q.odd, q.m, both);
+    stream_to_pairs<D>(both, of);
+#pragma unroll
+    for (int n = 0; n < D::pairs; n++) {
+        uint32_t query = lane / 16 + 2 * (uint32_t)n;
+        float l = split_l(q.l[n]);
+
+        if (lane % 16 == 0 && query < c.group) {
+            float *to = partial_at(c, item, query, D::dims);
+
+            to[BT_PARTIAL_MAX] = of[n];
+            to[BT_PARTIAL_SUM] = l;
+        }
+    }
+}
+
+template <typename D>
+static __device__ __forceinline__ void
+stream_store(const attention_call &c, stream_warp<D> &s, const stream_state<D> &q, const decode_unit &u)
+{
+    uint32_t lane = threadIdx.x % 32;
+    float inverse[2];
+
+    __syncwarp(); // weights were read
+#pragma unroll
+    for (int n = 0; n < D::pairs; n++) {
+        if (lane % 16 == 0) {
+            s.p[0][lane / 16 + 2 * n] = 1.0f / q.total_l[n];
+        }
+    }
+    __syncwarp();
+    inverse[0] = s.p[0][stream_query<D>(0)], inverse[1] = s.p[0][stream_query<D>(1)];
+    __syncwarp();
+    stream_each<D>(c, q.total, [&](uint32_t query, uint32_t dim, float x) {
+        out_at(c, u, query, D::dims)[dim] = x * (query % 2 == 0 ? inverse[0] : inverse[1]);
+    });
+}
+
+#define MERGED 4 // splits on their way at once
+
+// And vectors of four dims a lane, as registers allow.
+template <typename D>
+static __device__ constexpr uint32_t
+stream_vectors(void)
+{
+    return D::steps == 4 ? 4 : 2;
+}
+
+// What a lane has of a (sequence, KV head) that is merged: its vectors lane, lane + 32 … of [group, dims / 4], from the `first`-th on.
+typedef struct {
+    float m[4], l[4], acc[4][4];
+} stream_merged;
+
+// MERGED splits from `split` on, from the left.
+template <typename D>
+static __device__ __forceinline__ void
+stream_merge_some(const attention_call &c, uint32_t item, uint32_t splits, uint32_t split, uint32_t first,
+                  stream_merged &to)
+{
+    const uint32_t vectors = stream_vectors<D>();
+    float m[vectors][MERGED], l[vectors][MERGED];
+    float4 x[vectors][MERGED];
+
+#pragma unroll
+    for (uint32_t n = 0; n < vectors; n++) {
+        uint32_t e = (first + n) * 32 + threadIdx.x % 32, query = e / (D::dims / 4), last = c.group - 1;
+
+#pragma unroll
+        for (uint32_t i = 0; i < MERGED; i++) { // (what is not there is read of a neighbour, and left out)
+            const float *p =
+                partial_at(c, item + (split + i < splits ? split + i : split), query < last ? query : last, D::dims);
+
+            m[n][i] = __ldcg(p + BT_PARTIAL_MAX), l[n][i] = __ldcg(p + BT_PARTIAL_SUM);
+            x[n][i] = __ldcg((const float4 *)(p + BT_PARTIAL_HEAD + e % (D::dims / 4) * 4));
+        }
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < vectors; n++) {
+#pragma unroll
+        for (uint32_t i = 0; i < MERGED; i++) {
+            float most = larger(to.m[n], m[n][i]), a = exp2_of(to.m[n] - most), b = exp2_of(m[n][i] - most);
+            const float y[4] = {x[n][i].x, x[n][i].y, x[n][i].z, x[n][i].w};
+            bool is_first = split + i == 0, there = split + i < splits;
+
+            to.l[n] = is_first ? l[n][i] : there ? fmaf(to.l[n], a, l[n][i] * b) : to.l[n];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                to.acc[n][k] = is_first ? y[k] : there ? fmaf(to.acc[n][k], a, y[k] * b) : to.acc[n][k];
+            }
+            to.m[n] = is_first ? m[n][i] : there ? most : to.m[n];
+        }
+    }
+}
+
+// The merge of a (sequence, KV head) by the warp that arrived last.
+template <typename D>
+static __device__ __noinline__ void
+stream_merge_parts(const attention_call &c, const decode_unit &u, uint32_t item, uint32_t splits)
+{
+    const uint32_t vectors = stream_vectors<D>();
+
+#pragma unroll 1
+    for (uint32_t first = 0; first < D::columns * D::dims / 128; first += vectors) {
+        stream_merged sum = {};
+
+#pragma unroll 1
+        for (uint32_t split = 0; split < splits; split += MERGED) {
+            stream_merge_some<D>(c, item, splits, split, first, sum);
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < vectors; n++) {
+            uint32_t e = (first + n) * 32 + threadIdx.x % 32, query = e / (D::dims / 4);
+            float inverse = 1.0f / sum.l[n];
+
+            for (int k = 0; k < 4 && query < c.group; k++) {
+                out_at(c, u, query, D::dims)[e % (D::dims / 4) * 4 + k] = sum.acc[n][k] * inverse;
+            }
+        }
+    }
+}
+
+// The warp's part of a (sequence, KV head) is in `partials`: whoever is last merges all.
+template <typename D>
+static __device__ __forceinline__ void
+stream_arrive(const attention_call &c, const decode_unit &u, const decode_part &p)
+{
+    uint32_t last = 0;
+
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        last = count_arrival(c, u, p);
+    }
+    if (__shfl_sync(0xffffffffu, last, 0) != 0) {
+        stream_merge_parts<D>(c, decode_unit(u), p.item, p.splits);
+    }
+}
+
+// Scores, weights and values of the tile at `tile`; what lies three pieces further on is asked for, of the tile that `ahead` is at.
+template <typename D, bool MASKED>
+static __device__ __forceinline__ void
+stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, const decode_unit &u, uint32_t tile,
+            stream_cursor &ahead, stream_at &at)
+{
+    uint32_t own = u.end - 1 - tile; // where the step's token lies, if it is here
+    int32_t dot[4][4];
+    float x[D::halves][2][4];
+    stream_scales<D> scales;
+    stream_change change;
+    bool strange;
+
+    bt_barrier_wait(bt_shared_at(&s.full[at.slot]), at.parity);
+    if (MASKED && own < 64) {
+        stream_put_k<D>(s, at.slot, own);
+    }
+    strange = stream_read_scales<D, MASKED>(s, u, at.slot, tile, scales) || !q.ordinary;
+    stream_dots<D>(s, q, at.slot, dot);
+    __syncwarp(); // K is read, and the weights of the tile before
+    if (D::slots % 2 == 0 && ahead.u.left != 0) {
+        stream_fetch_k<D>(c, s, ahead, at.slot);
+    } else if (ahead.u.left != 0) {
+        stream_fetch_v<D>(c, s, ahead, at.slot);
+        stream_step(c, ahead);
+    }
+    stream_turn<D>(at);
+    stream_scores<D>(dot, scales, x);
+    if (__builtin_expect(strange, 0)) {
+        float m = larger(q.m, stream_most_any<D>(c, s, q, u, tile, x));
+
+        stream_weigh_any<D>(c, s, q, u, tile, m, scales, x, change);
+        q.m = m;
+    } else {
+        float m = larger(q.m, stream_most<D, MASKED>(q, u, tile, x));
+
+        stream_weigh<D, MASKED>(s, q, u, tile, m, scales, x, change);
+        q.m = m;
+    }
+    __syncwarp(); // weights and codes are there
+    stream_add_sums<D>(s, q, change.corr);
+    bt_barrier_wait(bt_shared_at(&s.full[at.slot]), at.parity);
+    if (MASKED && own < 64) {
+        stream_put_v<D>(s, at.slot, own);
+    }
+    stream_values<D>(s, q, at.slot, change);
+    __syncwarp(); // V is read
+    if (D::slots % 2 != 0 && ahead.u.left != 0) {
+        stream_fetch_k<D>(c, s, ahead, at.slot);
+    } else if (ahead.u.left != 0) {
+        stream_fetch_v<D>(c, s, ahead, at.slot);
+        stream_step(c, ahead);
+    }
+    stream_turn<D>(at);
+}
+
+// A split's tiles from `tile` on.
+template <typename D>
+static __device__ __forceinline__ void
+stream_split(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, const decode_unit &u, stream_cursor &ahead,
+             stream_at &at)
+{
+    uint32_t first = u.split * BT_ATTENTION_SPLIT, seen = u.begin & ~63u, end = first + BT_ATTENTION_SPLIT;
+
+    end = u.end < end ? u.end : end;
+    stream_begin_split<D>(q);
+#pragma unroll 1
+    for (uint32_t tile = first < seen ? seen : first; tile < end; tile += 64) {
+        if (tile >= u.begin && tile + 64 < u.end) { // all are seen, and none is the step's own
+            stream_tile<D, false>(c, s, q, u, tile, ahead, at);
+        } else {
+            stream_tile<D, true>(c, s, q, u, tile, ahead, at);
+        }
+    }
+}
+
+template <typename D>
+static __global__ void
+__launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constant__ attention_call c)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) uint8_t memory[];
+    stream_warp<D> &s = ((stream_warp<D> *)memory)[threadIdx.x / 32];
+    stream_state<D> q;
+    stream_at at = {0, 0};
+    uint32_t item;
+    bool apart;
+    stream_cursor ahead;
+    decode_unit u;
+
+    if (threadIdx.x % 32 == 0) {
+        for (int i = 0; i < D::slots; i++) {
+            bt_barrier_init(bt_shared_at(&s.full[i]), 1 + 32);
+        }
+        bt_barrier_init_done();
+    }
+    __syncwarp();
+    ahead = stream_run<D>(c, &item, &apart);
+    u = ahead.u;
+#pragma unroll
+    for (uint32_t slot = 0; slot < D::slots; slot += 2) {
+        if (ahead.u.left != 0) {
+            stream_fetch_k<D>(c, s, ahead, slot);
+        }
+        if (slot + 1 < D::slots && ahead.u.left != 0) {
+            stream_fetch_v<D>(c, s, ahead, slot + 1);
+            stream_step(c, ahead);
+        }
+    }
+    bt_let_next();
+    if (threadIdx.x % 32 == 0 && u.left != 0) { // so that their addresses' translation is at hand
+        bt_prefetch(c.a.qkv + u.row * c.a.qkv_stride);
+        bt_prefetch(out_at(c, u, 0, D::dims));
+    }
+    bt_wait_before();
+    while (u.left != 0) {
+        decode_part part = part_of(u, item);
+        bool whole = part.done == part.splits && !apart;
+        uint32_t first = u.split;
+
+        stream_ready<D>(c, s, decode_unit(u), u.left > last_split(u) - u.split);
+        stream_open<D>(c, s, q);
+        for (; u.split < first + part.done; u.split++) {
+            stream_split<D>(c, s, q, u, ahead, at);
+            if (whole) {
+                stream_merge<D>(q, u.split == first);
+            } else {
+                stream_leave<D>(c, q, item + u.split - first);
+            }
+        }
+        if (whole) {
+            stream_store<D>(c, s, q, u);
+        } else if (!apart) {
+            stream_arrive<D>(c, u, part);
+        }
+        __syncwarp(); // the weights are read: queries lie there next
+        item += part.done;
+        u.left -= part.done;
+        if (u.left != 0) {
+            stream_next_head(c, u);
+        }
+    }
+#endif
+}
+
+// ---- launch ----
+
+template <typename D>
+static bt_err
+stream_launch(bt_cuda *cuda, const attention_call &c, size_t items)
+{
+    size_t most = (size_t)cuda->sms * D::blocks_each, blocks = (items + D::warps - 1) / D::warps;
+    cudaError_t error = bt_cuda_go(cuda, stream_kernel<D>, dim3((unsigned)(blocks < most ? blocks : most)),
+                                   dim3(D::threads), sizeof(stream_warp<D>) * D::warps, c);
+
+    return bt_cuda_check(cuda, error, "attention of many splits");
+}
+
+bool
+bt_cuda_attention_streams(const bt_cuda *cuda, const attention_call *c)
+{
+    return cuda->streams && c->group <= 8 && (c->a.head_dim == 64 || c->a.head_dim == 128);
+}
+
+bt_err
+bt_cuda_attention_stream(bt_cuda *cuda, const attention_call *c, size_t items)
+{
+    if (c->a.head_dim == 64) {
+        return c->group <= 4 ? stream_launch<stream_shape<2, 4>>(cuda, *c, items)
+                             : stream_launch<stream_shape<2, 8>>(cuda, *c, items);
+    }
+    return c->group <= 4 ? stream_launch<stream_shape<4, 4>>(cuda, *c, items)
+                         : stream_launch<stream_shape<4, 8>>(cuda, *c, items);
+}

@@ -26,6 +26,7 @@ extern "C" {
 // What attention takes, of any format: numbers of a head, and query heads that share a KV head.
 #define BT_CUDA_HEAD_DIM_MAX 512u
 #define BT_CUDA_GROUP_MAX 16u
+#define BT_CUDA_MEETINGS 4096u // of blocks of threads of a linear layer
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
 
@@ -96,6 +97,8 @@ typedef struct {
     bool few, wide, gemm; // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
     bool decode, prompts; // attention_decode.cuh, attention_prompt.cuh
     bool single, streams; // attention_single.cu, attention_stream.cuh
+    // At work at once, of so many blocks with a multiprocessor each; 0: not asked yet (linear_wide_launch.cuh):
+    uint32_t clusters[9];
     char name[160];
     cudaStream_t stream;
     cudaError_t broken; // sticky: the device cannot be used any more
@@ -136,6 +139,7 @@ typedef struct {
     size_t partial_floats;
     uint8_t *workspace; // cuBLASLt's
     uint32_t *arrivals; // [tokens, kv_heads] of attention's partials, 0 between calls
+    uint32_t *meetings; // [BT_CUDA_MEETINGS] of linear layers' blocks of threads, 0 between calls
 } bt_cuda;
 
 static inline bt_cuda *

@@ -1,57 +1,26 @@
-// Launching linear_wide.cuh: which calls it takes, how they are cut, and the turned activations that outliers read.
-#include "kernels/cuda/linear_wide_shape.cuh"
+// Launching linear_wide.cuh: which calls it takes, what they load, and where activations are turned to.
+#include "kernels/cuda/linear_wide_turn.cuh"
 
 #include "kernels/cuda/boxes.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
 
 // ---- activations, turned ----
 
-#define TURN_TOKENS 32u
-
-// a8 [tokens][a8_stride] times its scales to turned [columns][stride]: 128 columns of 32 tokens a block of threads.
-static __global__ void __launch_bounds__(256)
-    turn_kernel(const __grid_constant__ linear_call c, float *turned, size_t stride)
-{
-    __shared__ uint32_t tile[TURN_TOKENS][32 + 1];
-    uint32_t k = blockIdx.x * 128, first = blockIdx.y * TURN_TOKENS, lane = threadIdx.x % 32,
-             column = threadIdx.x / 32 * 16;
-    float sa = 0.0f;
-
-    bt_let_next();
-    bt_wait_before();
-#pragma unroll
-    for (uint32_t i = threadIdx.x / 32; i < TURN_TOKENS; i += 8) {
-        tile[i][lane] = first + i < c.tokens ? *(const uint32_t *)(c.a8 + (first + i) * c.a8_stride + k + lane * 4) : 0;
-    }
-    if (first + lane < c.tokens) {
-        sa = c.sa[(c.act_shift < 31 ? (k + column) >> c.act_shift : 0) * c.sa_stride + first + lane];
-    }
-    __syncthreads();
-#pragma unroll
-    for (uint32_t i = column; i < column + 16; i++) {
-        size_t at = bt_cuda_a8_in(c.order, 0, 0, i);
-
-        turned[(k + i) * stride + first + lane] = sa * (float)(int8_t)(tile[lane][at / 4] >> at % 4 * 8);
-    }
-}
-
-static cudaError_t
-turn(bt_cuda *cuda, wide_call *w)
+// Where they are turned to and in how many pieces, if a part has outliers.
+static void
+turn(const bt_cuda *cuda, wide_call *w)
 {
     const linear_call *c = &w->c;
-    bool outliers = false;
+    uint32_t pieces = (c->tokens + WIDE_TURN_TOKENS - 1) / WIDE_TURN_TOKENS;
 
     for (uint32_t i = 0; i < c->part_count; i++) {
-        outliers = outliers || c->part[i].row_start != NULL;
+        if (c->part[i].row_start != NULL) {
+            w->turned = cuda->normed; // which integer weights have no use for
+            w->turned_stride = pieces * WIDE_TURN_TOKENS;
+            w->turns = (uint32_t)(c->a8_stride / WIDE_TURN_COLUMNS) * pieces;
+            return;
+        }
     }
-    if (!outliers) {
-        return cudaSuccess;
-    }
-    w->turned = cuda->normed; // which integer weights have no use for
-    w->turned_stride = (c->tokens + TURN_TOKENS - 1) / TURN_TOKENS * TURN_TOKENS;
-    return bt_cuda_go(cuda, turn_kernel,
-                      dim3((unsigned)(c->a8_stride / 128), (unsigned)(w->turned_stride / TURN_TOKENS)), dim3(256), 0,
-                      *c, cuda->normed, w->turned_stride);
 }
 
 // ---- what is loaded, as boxes ----
@@ -116,6 +85,17 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
     return true;
 }
 
+// Would 256 rows a block of threads be one round of the GPU where 128 rows are two?
+static bool
+wants_tall(const bt_cuda *cuda, const linear_call *c)
+{
+    const bt_cuda_matrix *m = &c->part[0];
+    uint32_t rows = (uint32_t)(c->tiles_all + 15) / 16, sms = (uint32_t)cuda->sms;
+
+    return m->nibbles && !m->asymmetric && m->block == 128 && c->tokens <= 32 && c->padded <= WIDE_RUN * SEGMENT &&
+           rows <= sms && rows * 2 > sms;
+}
+
 bt_err
 bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c)
 {
@@ -124,9 +104,10 @@ bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c)
 
     memset(&w, 0, sizeof w);
     w.c = *c;
-    error = turn(cuda, &w);
-    if (error == cudaSuccess) {
-        error = c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w) : bt_cuda_wide_bytes(cuda, &w);
-    }
+    w.meetings = cuda->meetings;
+    turn(cuda, &w);
+    error = wants_tall(cuda, c)  ? bt_cuda_wide_tall(cuda, &w)
+            : c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w)
+                                 : bt_cuda_wide_bytes(cuda, &w);
     return bt_cuda_check(cuda, error, "linear, warpgroups");
 }

@@ -1,14 +1,14 @@
 // Linear layers with integer weights for 17 tokens and more on sm_90a, every sum in the order of kernels/cpu/ref/linear.c.
 //
-//     128 output rows (8 tiles) x N tokens x `run` segments of 1,024 columns a block of threads; the blocks of a cluster share K
+//     128 output rows (8 tiles) x N tokens x `run` segments of 1,024 columns a block of threads; neighbours may share K
 //
 //     warp 8         loads boxes by the copy engine, 128 columns a stage
 //     warps 9 - 11   outliers of the rows that this block will finish, in the meantime
 //     warps 0 - 3    four tiles: nibbles to bytes in registers (they are wgmma's A as they lie), wgmma, acc += scale * dot
 //     warps 4 - 7    four tiles, paired calls: up to the others' gate; while one half scales, the other multiplies
 //
-// Then the partial sums of a cluster meet in shared memory: each block takes the rows of some tiles, adds the runs as the balanced
-// tree, the outliers' sums, bias and so on.
+// Then the partial sums of those that share K meet (linear_wide_meet.cuh): each block takes the rows of some tiles, adds the runs as the
+// balanced tree, the outliers' sums, bias and so on.
 //
 // Roofline at N = 128: a stage is 512 cycles of tensor cores (4,096 INT8 products a cycle), 480 of instructions (three an output
 // and block of 128: to float, scale, sum) and 24 KiB from the second-level cache, which gives about 25 bytes a cycle.
@@ -16,23 +16,10 @@
 
 #include "kernels/cuda/linear_wide_finish.cuh"
 #include "kernels/cuda/linear_wide_load.cuh"
+#include "kernels/cuda/linear_wide_meet.cuh"
 #include "kernels/cuda/linear_wide_outliers.cuh"
+#include "kernels/cuda/linear_wide_turn.cuh"
 #include "kernels/cuda/linear_wide_work.cuh"
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-static __device__ __forceinline__ void
-wide_meet(const wide_call &w)
-{
-    if (w.c.groups > 1) {
-        bt_cluster_arrive();
-        bt_cluster_wait();
-    } else {
-        __syncthreads();
-    }
-}
-
-#endif
 
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __global__ void
@@ -41,6 +28,7 @@ __launch_bounds__(WIDE_THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef wide<BITS, BLOCK, ASYM, N> W;
+    typedef wide_registers<N> R;
     extern __shared__ __align__(1024) uint8_t memory[];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x;
     uint32_t first = rank * w.c.run * SEGMENT,
@@ -63,20 +51,32 @@ __launch_bounds__(WIDE_THREADS, 1)
     __syncthreads();
     bt_let_next();
     if (warp < WIDE_WORKERS / 32) {
-        bt_registers_more<WIDE_WORKER_REGISTERS>();
+        bt_registers_more<R::workers>();
         bt_wait_before();
         if constexpr (BLOCK == 0) {
             wide_work_whole<N>(w, memory, (int32_t *)partials, barriers_at, units, warp, lane);
         } else {
             wide_work<BITS, BLOCK, ASYM, N>(w, memory, partials, barriers_at, first, units, warp, lane);
         }
+        if (w.runs != NULL) {
+            wide_send(w, partials, rank, W::partials_bytes);
+        }
         if (w.turned != NULL) {
-            wide_outliers<N, 8>(w, rank, lane, taken, outliers);
+            wide_outliers<N, R::columns_late>(w, rank, lane, taken, outliers);
         }
         wide_meet(w);
-        wide_finish<BITS, BLOCK, ASYM, N>(w, partials, outliers, rank, threadIdx.x);
+        if (w.runs != NULL) {
+            wide_wait(w);
+            wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
+            wide_leave(w);
+        } else {
+            wide_finish<BITS, BLOCK, ASYM, N, false>(w, partials, outliers, rank, threadIdx.x);
+        }
+        if (w.turns != 0 && threadIdx.x == 0) {
+            wide_turn_leave(w);
+        }
     } else {
-        bt_registers_fewer<WIDE_OTHER_REGISTERS>();
+        bt_registers_fewer<R::others>();
         if (warp == WIDE_WORKERS / 32) {
             wide_load<BITS, BLOCK, ASYM, N>(
                 w, maps, wide_loader_of<BITS, BLOCK, ASYM, N>(w, bt_shared_at(memory), barriers_at, first, units),
@@ -86,13 +86,16 @@ __launch_bounds__(WIDE_THREADS, 1)
                 wide_outliers_ahead(w, rank, threadIdx.x - WIDE_WORKERS - 32, WIDE_THREADS - WIDE_WORKERS - 32);
             }
             bt_wait_before();
+            if (w.turns != 0) {
+                wide_turn(w, lane);
+            }
             if (w.turned != NULL) {
-                wide_outliers<N, (N == 128 ? 2 : N == 64 ? 4 : 8)>(w, rank, lane, taken, outliers);
+                wide_outliers<N, R::columns>(w, rank, lane, taken, outliers);
             }
         }
         wide_meet(w);
     }
-    if (w.c.groups > 1) {
+    if (w.c.groups > 1 && w.runs == NULL) {
         bt_cluster_arrive_relaxed(); // the others have read what lies here
         bt_cluster_wait();
     }

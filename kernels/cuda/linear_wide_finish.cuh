@@ -1,4 +1,4 @@
-// linear_wide.cuh: what becomes of the sums of a cluster's blocks of threads.
+// linear_wide.cuh: what becomes of the sums of blocks of threads that share K.
 #pragma once
 
 #include "kernels/cuda/linear_wide_shape.cuh"
@@ -43,20 +43,74 @@ wide_tree(const float *own, uint32_t ranks)
     return v;
 }
 
-// The same for one dot: sums of integers, and its scale.
+// The same of runs that lie `stride` floats apart in global memory. Other multiprocessors wrote them: not from the first-level cache. All are
+// on their way before the first is added.
+static __device__ __forceinline__ void
+wide_fetch_runs(const float *own, size_t stride, uint32_t ranks, float4 v[WIDE_RANKS])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < WIDE_RANKS; i++) {
+        if (i < ranks) {
+            v[i] = __ldcg((const float4 *)(own + i * stride));
+        }
+    }
+}
+
 static __device__ __forceinline__ float4
-wide_total(const float *own, uint32_t ranks, float sw, float4 sa)
+wide_tree_far(const float *own, size_t stride, uint32_t ranks)
+{
+    float4 v[WIDE_RANKS];
+
+    wide_fetch_runs(own, stride, ranks, v);
+#pragma unroll
+    for (uint32_t step = 1; step < WIDE_RANKS; step *= 2) {
+#pragma unroll
+        for (uint32_t i = 0; i < WIDE_RANKS; i += 2 * step) {
+            if (i + step < ranks) {
+                v[i] = wide_plus(v[i], v[i + step]);
+            }
+        }
+    }
+    return v[0];
+}
+
+static __device__ __forceinline__ int4
+wide_plus_dot(int4 dot, float4 v)
+{
+    return make_int4(dot.x + __float_as_int(v.x), dot.y + __float_as_int(v.y), dot.z + __float_as_int(v.z),
+                     dot.w + __float_as_int(v.w));
+}
+
+// The whole dot of runs of integers that are kept as floats' bits.
+static __device__ __forceinline__ int4
+wide_dot(const float *own, uint32_t ranks)
 {
     uint32_t at = bt_shared_at(own);
     int4 dot = make_int4(0, 0, 0, 0);
 
 #pragma unroll 1
     for (uint32_t i = 0; i < ranks; i++) {
-        float4 v = bt_cluster_load4(bt_cluster_at(at, i));
-
-        dot.x += __float_as_int(v.x), dot.y += __float_as_int(v.y);
-        dot.z += __float_as_int(v.z), dot.w += __float_as_int(v.w);
+        dot = wide_plus_dot(dot, bt_cluster_load4(bt_cluster_at(at, i)));
     }
+    return dot;
+}
+
+static __device__ __forceinline__ int4
+wide_dot_far(const float *own, size_t stride, uint32_t ranks)
+{
+    int4 dot = make_int4(0, 0, 0, 0);
+
+#pragma unroll 1
+    for (uint32_t i = 0; i < ranks; i++) {
+        dot = wide_plus_dot(dot, __ldcg((const float4 *)(own + i * stride)));
+    }
+    return dot;
+}
+
+// One dot over all of K, scaled.
+static __device__ __forceinline__ float4
+wide_total(int4 dot, float sw, float4 sa)
+{
     return make_float4(fmaf(sw * sa.x, (float)dot.x, 0.0f), fmaf(sw * sa.y, (float)dot.y, 0.0f),
                        fmaf(sw * sa.z, (float)dot.z, 0.0f), fmaf(sw * sa.w, (float)dot.w, 0.0f));
 }
@@ -64,7 +118,7 @@ wide_total(const float *own, uint32_t ranks, float sw, float4 sa)
 // One output row of a block of threads, as its finishing threads know it.
 typedef struct {
     uint32_t part, row; // in its matrix
-    const float *own;   // its partial sums here
+    uint32_t own;       // of its partial sums: where, in floats
     const float *sums;  // of its outliers
     float sw, bias;
     bool there, biased;
@@ -73,8 +127,7 @@ typedef struct {
 
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ wide_row
-wide_row_of(const wide_call &w, const float *partials, const float *outliers, uint32_t here, uint32_t in_share,
-            uint32_t row)
+wide_row_of(const wide_call &w, const float *outliers, uint32_t here, uint32_t in_share, uint32_t row)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
     const linear_call &c = w.c;
@@ -83,7 +136,7 @@ wide_row_of(const wide_call &w, const float *partials, const float *outliers, ui
 
     r.there = wide_tile(c, here, &r.part, &tile) && tile * 16 + row < c.part[r.part].rows;
     r.row = tile * 16 + row;
-    r.own = partials + (here * 16 + row) * W::row_floats;
+    r.own = (here * 16 + row) * W::row_floats;
     r.sums = outliers + (in_share * 16 + row) * W::row_floats;
     if (r.there && BLOCK == 0) {
         r.sw = bt_cuda_scale(&c.part[r.part], c.part[r.part].scales, r.row, 0);
@@ -96,22 +149,26 @@ wide_row_of(const wide_call &w, const float *partials, const float *outliers, ui
     return r;
 }
 
-// r of four tokens, up to the epilogue.
-template <int BITS, int BLOCK, bool ASYM, int N>
+// r of four tokens, up to the epilogue. `partials`: the cluster's, here in shared memory, or (FAR) the first run's in global memory.
+template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
 static __device__ __forceinline__ float4
-wide_values(const wide_call &w, const wide_row &row, uint32_t token)
+wide_values(const wide_call &w, const float *partials, const wide_row &row, uint32_t token)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
     const linear_call &c = w.c;
+    const size_t stride = W::partials_bytes / 4;
+    const float *own = partials + row.own + token;
     float4 r;
 
     if constexpr (BLOCK == 0) {
-        r = wide_total(row.own + token, c.groups, row.sw, *(const float4 *)(c.sa + blockIdx.y * N + token));
+        r = wide_total(FAR ? wide_dot_far(own, stride, c.groups) : wide_dot(own, c.groups), row.sw,
+                       *(const float4 *)(c.sa + blockIdx.y * N + token));
     } else {
-        r = wide_tree(row.own + token, c.groups);
+        r = FAR ? wide_tree_far(own, stride, c.groups) : wide_tree(own, c.groups);
     }
     if constexpr (ASYM) {
-        r = wide_plus(r, wide_tree(row.own + W::partial_bytes / 4 + token, c.groups));
+        own += W::partial_bytes / 4;
+        r = wide_plus(r, FAR ? wide_tree_far(own, stride, c.groups) : wide_tree(own, c.groups));
     }
     if (w.turned != NULL) {
         r = wide_plus(r, *(const float4 *)(row.sums + token));
@@ -168,7 +225,7 @@ wide_store(const linear_call &c, float *y, uint32_t count, float4 r)
 
 // This block's share of y: sixteen threads the rows of a tile, four tokens each, so that loads are without conflicts and stores of 64
 // neighbouring bytes. Little code: all of it is read from afar the first time.
-template <int BITS, int BLOCK, bool ASYM, int N>
+template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
 static __device__ __forceinline__ void
 wide_finish(const wide_call &w, const float *partials, const float *outliers, uint32_t rank, uint32_t thread)
 {
@@ -178,20 +235,19 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
 
 #pragma unroll 1
     for (uint32_t t = thread / 16 / fours; t < tiles; t += at_once) {
-        wide_row row = wide_row_of<BITS, BLOCK, ASYM, N>(w, partials, outliers, first + t, t, thread % 16), up = row;
+        wide_row row = wide_row_of<BITS, BLOCK, ASYM, N>(w, outliers, first + t, t, thread % 16), up = row;
 
         if (c.paired) {
-            up = wide_row_of<BITS, BLOCK, ASYM, N>(w, partials, outliers, first + t + WIDE_TILES / 2, tiles + t,
-                                                   thread % 16);
+            up = wide_row_of<BITS, BLOCK, ASYM, N>(w, outliers, first + t + WIDE_TILES / 2, tiles + t, thread % 16);
         }
 #pragma unroll 2
         for (uint32_t token = thread / 16 % fours * 4; token < N && first_token + token < c.tokens && row.there;
              token += fours * 4) {
             uint32_t count = c.tokens - first_token - token;
-            float4 r = wide_values<BITS, BLOCK, ASYM, N>(w, row, token);
+            float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
 
             if (c.paired) {
-                r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N>(w, up, token));
+                r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token));
             }
             wide_store(c, c.y + (first_token + token) * c.y_stride + row.to, count, r);
         }

@@ -20,7 +20,7 @@ wide_blocks(const linear_call *c)
     for (uint32_t i = 0; i < c->part_count; i++) {
         fours += (c->part[i].tiles + 3) / 4;
     }
-    return (fours + 1) / 2;
+    return (fours + WIDE_FOURS - 1) / WIDE_FOURS;
 }
 
 // Bytes of shared memory for the sums of outliers of a block's share of rows.
@@ -32,33 +32,76 @@ outlier_bytes(const linear_call *c, uint32_t ranks, uint32_t n)
     return (all + ranks - 1) / ranks * (c->paired ? 32 : 16) * (n + 4) * 4;
 }
 
+// What a block costs besides its units, in units: it starts, and its sums meet; and what it costs more where they meet in global memory.
+#define COST_BLOCK 10u
+#define COST_FAR 6u
+
 typedef struct {
     uint32_t n, stage_bytes, partials_bytes;
 } wide_sizes;
 
-// Segments of a block of threads and blocks of a cluster: the fewest rounds of the whole GPU, weighed with what a block costs besides.
+// Rounds of the whole GPU times what a block takes, in units.
+static uint32_t
+wide_cost(uint32_t blocks, uint32_t at_once, uint32_t segments, uint32_t besides, uint32_t stages)
+{
+    uint32_t cost = (blocks + at_once - 1) / at_once * (segments * (SEGMENT / WIDE_UNIT) + besides);
+
+    return cost * 8 / (stages < STAGES_GOOD ? 4 + stages : 8); // fewer do not keep the loads ahead
+}
+
+// Segments of a block of threads, how many blocks share K and how they meet: what takes the shortest time.
 static bool
 cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
 {
     linear_call *c = &w->c;
     uint32_t segments = (c->padded + SEGMENT - 1) / SEGMENT, best = 0;
-    uint32_t blocks = wide_blocks(c) * ((c->tokens + sizes->n - 1) / sizes->n), slots = (uint32_t)cuda->sms;
+    uint32_t blocks = wide_blocks(c) * ((c->tokens + sizes->n - 1) / sizes->n);
 
     for (uint32_t run = WIDE_RUN; run >= 1; run /= 2) {
         uint32_t ranks = (segments + run - 1) / run, sums = w->turned != NULL ? outlier_bytes(c, ranks, sizes->n) : 0;
         int32_t left = (int32_t)(SHARED_MAX - BARRIER_BYTES - sizes->partials_bytes) - (int32_t)sums;
-        uint32_t stages = left > 0 ? (uint32_t)left / sizes->stage_bytes : 0;
-        uint32_t cost = (blocks * ranks + slots - 1) / slots * ((run < segments ? run : segments) * 8 + 10);
+        uint32_t stages = left > 0 ? (uint32_t)left / sizes->stage_bytes : 0, each = run < segments ? run : segments;
+        bool far_fits = ranks > 1 && blocks <= BT_CUDA_MEETINGS - WIDE_TURNS &&
+                        (size_t)blocks * ranks * sizes->partials_bytes <= cuda->partial_floats * 4;
 
-        cost = cost * 8 / (stages < STAGES_GOOD ? 4 + stages : 8); // fewer do not keep the loads ahead
-        if (ranks <= WIDE_RANKS && (best == 0 || cost < best) && stages >= 2) {
-            best = cost;
-            c->run = run, c->groups = ranks;
-            w->stages = stages < WIDE_STAGES ? stages : WIDE_STAGES;
-            w->outlier_bytes = sums;
+        for (int far = 0; far < (far_fits ? 2 : 1) && ranks <= WIDE_RANKS && stages >= 2; far++) {
+            uint32_t clusters = cuda->clusters[ranks];
+            uint32_t cost =
+                far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + (far ? COST_FAR : 0), stages)
+                    : wide_cost(blocks, clusters, each, COST_BLOCK, stages);
+
+            if (best == 0 || cost < best) {
+                best = cost;
+                c->run = run, c->groups = ranks;
+                w->stages = stages < WIDE_STAGES ? stages : WIDE_STAGES;
+                w->outlier_bytes = sums;
+                w->runs = far ? cuda->partials : NULL;
+            }
         }
     }
     return best != 0;
+}
+
+// How many clusters of `ranks` blocks, each with a multiprocessor of its own, the GPU has at work at once: a cluster lies within a group of
+// multiprocessors, and those are not all of one size.
+template <typename... P>
+static uint32_t
+clusters_at_once(const bt_cuda *cuda, void (*kernel)(P...), uint32_t ranks)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute cluster = {};
+    int count = 0;
+
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = ranks, cluster.val.clusterDim.y = 1, cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3(ranks), config.blockDim = dim3(WIDE_THREADS), config.dynamicSmemBytes = SHARED_MAX;
+    config.attrs = &cluster, config.numAttrs = ranks > 1;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX) != cudaSuccess ||
+        cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess || count <= 0) {
+        cudaGetLastError();
+        return (uint32_t)cuda->sms / ranks;
+    }
+    return (uint32_t)count;
 }
 
 template <int BITS, int BLOCK, bool ASYM, int N>
@@ -69,13 +112,16 @@ go(bt_cuda *cuda, wide_call *w)
     const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes};
     wide_maps maps;
 
+    for (uint32_t ranks = 1; ranks <= WIDE_RANKS && cuda->clusters[ranks] == 0; ranks++) {
+        cuda->clusters[ranks] = clusters_at_once(cuda, wide_kernel<BITS, BLOCK, ASYM, N>, ranks);
+    }
     if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(&w->c, N, W::blocks, &maps)) {
         return cudaErrorNotSupported;
     }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,
                                 dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c)), dim3(WIDE_THREADS),
                                 w->stages * W::stage_bytes + W::partials_bytes + w->outlier_bytes + BARRIER_BYTES,
-                                w->c.groups, *w, maps);
+                                w->runs != NULL ? 1 : w->c.groups, *w, maps);
 }
 
 template <int BITS, int BLOCK, bool ASYM>

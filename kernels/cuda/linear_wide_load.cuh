@@ -42,8 +42,8 @@ wide_load_activations(const wide_call &w, const wide_maps &maps, uint32_t k, uin
 
 // What the loading thread knows of its block of threads.
 typedef struct {
-    uint32_t part[2], tile[2], bytes; // of both warpgroups; of a stage
-    bool there[2];
+    uint32_t part[WIDE_FOURS], tile[WIDE_FOURS], bytes; // of the warpgroups; of a stage
+    bool there[WIDE_FOURS];
     uint32_t stages_at, barriers, first, units;
 } wide_loader;
 
@@ -55,9 +55,12 @@ wide_loader_of(const wide_call &w, uint32_t stages_at, uint32_t barriers, uint32
     uint32_t scales = BLOCK == 0 ? 0 : w.c.part[0].block == BT_BLOCK_ROW ? 32 : W::tile_scales;
     wide_loader l;
 
-    l.there[0] = wide_four(w.c, 0, &l.part[0], &l.tile[0]), l.there[1] = wide_four(w.c, 1, &l.part[1], &l.tile[1]);
-    l.bytes = N * 128 + (BLOCK == 0 ? 0 : w.c.act_rows * N * 4) + (ASYM ? 4 * N * 4 : 0) +
-              (l.there[0] + l.there[1]) * (W::half_codes + 4 * scales * (ASYM ? 2 : 1));
+    l.bytes = N * 128 + (BLOCK == 0 ? 0 : w.c.act_rows * N * 4) + (ASYM ? 4 * N * 4 : 0);
+#pragma unroll
+    for (uint32_t i = 0; i < WIDE_FOURS; i++) {
+        l.there[i] = wide_four(w.c, i, &l.part[i], &l.tile[i]);
+        l.bytes += l.there[i] ? W::half_codes + 4 * scales * (ASYM ? 2 : 1) : 0;
+    }
     l.stages_at = stages_at, l.barriers = barriers, l.first = first, l.units = units;
     return l;
 }
@@ -71,7 +74,7 @@ wide_load_unit(const wide_call &w, const wide_maps &maps, const wide_loader &l, 
 
     bt_barrier_expect(l.barriers + slot * 16, l.bytes);
 #pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
+    for (uint32_t half = 0; half < WIDE_FOURS; half++) {
         if (l.there[half]) {
             wide_load_weights<BITS, BLOCK, ASYM, N>(w.c, maps, half, l.part[half], l.tile[half],
                                                     l.first + unit * WIDE_UNIT, l.stages_at + slot * W::stage_bytes,

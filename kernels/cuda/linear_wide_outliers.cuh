@@ -1,7 +1,7 @@
 // linear_wide.cuh: outliers, whose chains have nothing to do with the products and run beside them.
 #pragma once
 
-#include "kernels/cuda/linear_wide_shape.cuh"
+#include "kernels/cuda/linear_wide_turn.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -53,7 +53,7 @@ wide_chain(const wide_call &w, uint32_t first, uint32_t tiles, uint32_t pass, ui
 #pragma unroll
                 for (int p = 0; p < pieces; p++) {
                     if (s + b + i < count && token + p * 32 < stride) {
-                        x[i][p] = *(const float4 *)(w.turned + k * stride + token + p * 32);
+                        x[i][p] = __ldcg((const float4 *)(w.turned + k * stride + token + p * 32));
                     }
                 }
             }
@@ -85,6 +85,7 @@ static __device__ __forceinline__ void
 wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, uint32_t *taken, float *sums)
 {
     uint32_t first, tiles = wide_share(w.c, rank, &first), passes = tiles * (w.c.paired ? 8 : 4);
+    bool turned = false;
 
     for (;;) {
         uint32_t pass = 0;
@@ -95,6 +96,10 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, uint32_t *taken,
         pass = __shfl_sync(0xffffffffu, pass, 0);
         if (pass >= passes) {
             return;
+        }
+        if (!turned) {
+            wide_turn_wait(w, lane);
+            turned = true;
         }
         wide_chain<N, AHEAD>(w, first, tiles, pass, lane, sums);
     }

@@ -8,23 +8,29 @@
 #include "kernels/cuda/ptx_wgmma.cuh"
 
 #define WIDE_UNIT 128u
-#define WIDE_TILES 8u // of a block of threads
+#ifndef WIDE_FOURS
+#define WIDE_FOURS 2u // warpgroups that multiply, and so four tiles each, of a block of threads; 4: linear_wide_tall.cu
+#endif
+#define WIDE_TILES (WIDE_FOURS * 4)
 #define WIDE_ROWS (WIDE_TILES * 16)
-#define WIDE_WORKERS 256u // threads that multiply
+#define WIDE_WORKERS (WIDE_FOURS * 128) // threads that multiply
 #define WIDE_THREADS (WIDE_WORKERS + 128)
 #define WIDE_RUN 4u   // segments at most
-#define WIDE_RANKS 8u // blocks of a cluster at most
+#define WIDE_RANKS 8u // blocks of threads that share K at most
 #define WIDE_STAGES 12u
-#define WIDE_TURN 2u // barrier at which the first warpgroup waits for its turn; the second's follows
-// Registers of a thread: the kernel begins with 168 each, and those that multiply get what the others give.
-#define WIDE_WORKER_REGISTERS 216
-#define WIDE_OTHER_REGISTERS 72
+#define WIDE_TURNS 4u        // counters (linear_wide_turn.cuh)
+#define WIDE_WORKERS_MEET 1u // barrier of those that multiply
+#define WIDE_TURN 2u         // barrier at which the first warpgroup waits for its turn; the second's follows
 
 typedef struct {
-    linear_call c;       // groups: blocks of a cluster; run: segments of each
+    linear_call c;       // groups: blocks that share K; run: segments of each
     const float *turned; // [columns][turned_stride] scale * code of each activation; NULL: no outliers
     size_t turned_stride;
     uint32_t stages, outlier_bytes; // of shared memory for their sums
+    float *
+        runs; // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
+    uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
+    uint32_t turns;     // pieces of `turned` (linear_wide_turn.cuh); 0: no outliers
 } wide_call;
 
 // What a block of threads loads, as boxes.
@@ -35,7 +41,8 @@ typedef struct {
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
 bool bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps);
-// Launches, of codes of 4 bits and of 8.
+// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads) and of 8.
+cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
 
@@ -44,30 +51,39 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int blocks = BLOCK == 0 ? 0 : 128 / (BLOCK ? BLOCK : 1); // of a unit
     static const int half_codes = BITS == 4 ? 4 * 1024 : 64 * 128;        // of a warpgroup
     static const int codes_at = N * 128;
-    static const int sa_at = codes_at + 2 * half_codes;
+    static const int sa_at = codes_at + (int)WIDE_FOURS * half_codes;
     static const int sums_at = sa_at + blocks * N * 4;
     static const int scales_at = sums_at + (ASYM ? 4 * N * 4 : 0);
     static const int tile_scales = blocks * 32;
-    static const int minima_at = scales_at + 8 * tile_scales;
-    static const int stage_bytes = (minima_at + (ASYM ? 8 * tile_scales : 0) + 1023) / 1024 * 1024;
+    static const int minima_at = scales_at + (int)WIDE_TILES * tile_scales;
+    static const int stage_bytes = (minima_at + (ASYM ? (int)WIDE_TILES * tile_scales : 0) + 1023) / 1024 * 1024;
     static const int row_floats = N + 4; // of partial sums
     static const int partial_bytes = (int)WIDE_ROWS * row_floats * 4;
     static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
     static const int outputs = N / 2; // of a thread
 };
 
+// Registers of a thread: the kernel begins with 168 each (640 threads: 96), and those that multiply get what the others give. `columns`: of
+// outliers, on their way at once, while others multiply and after that.
+template <int N> struct wide_registers {
+    static const bool tall = WIDE_FOURS == 4;
+    static const int workers = tall ? 104 : 216, others = tall ? 64 : 72;
+    static const int columns = N == 128 ? 2 : N == 64 || tall ? 4 : 8, columns_late = tall ? 4 : 8;
+};
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Four tiles (64 rows) of one part are a warpgroup's; paired calls alternate between gate and up. False beyond the last.
+// Four tiles (64 rows) of one part are a warpgroup's; of paired calls the first half of them have gates, the others their ups. False beyond
+// the last.
 static __device__ __forceinline__ bool
 wide_four(const linear_call &c, uint32_t half, uint32_t *part, uint32_t *tile)
 {
-    uint32_t four = blockIdx.z * 2 + half;
+    uint32_t four = blockIdx.z * WIDE_FOURS + half;
 
     *part = 0;
     if (c.paired) {
-        *part = four & 1;
-        four >>= 1;
+        *part = half / (WIDE_FOURS / 2);
+        four = blockIdx.z * (WIDE_FOURS / 2) + half % (WIDE_FOURS / 2);
     } else {
         while (*part + 1 < c.part_count && four >= (c.part[*part].tiles + 3) / 4) {
             four -= (c.part[(*part)++].tiles + 3) / 4;
@@ -88,7 +104,7 @@ wide_tile(const linear_call &c, uint32_t here, uint32_t *part, uint32_t *tile)
     return *tile < c.part[*part].tiles;
 }
 
-// The tiles that block `rank` of a cluster finishes: *first … of those (paired: of the first four, each with one of the last four).
+// The tiles that block `rank` of those that share K finishes: *first … (paired: of the first half, each with one of the second).
 static __device__ __forceinline__ uint32_t
 wide_share(const linear_call &c, uint32_t rank, uint32_t *first)
 {

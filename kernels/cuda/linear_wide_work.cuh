@@ -5,15 +5,21 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The warp's 16 rows of a unit of nibbles as wgmma's A: bytes, symmetric ones as 16 times themselves.
+// The warp's 16 rows of a unit of nibbles, as they lie.
+static __device__ __forceinline__ void
+wide_nibbles(const uint8_t *tile, uint32_t lane, uint4 v[2])
+{
+    v[0] = *(const uint4 *)(tile + lane * 16), v[1] = *(const uint4 *)(tile + 512 + lane * 16);
+}
+
+// The same as wgmma's A: bytes, symmetric ones as 16 times themselves.
 template <bool ASYM>
 static __device__ __forceinline__ void
-wide_codes(const uint8_t *tile, uint32_t lane, uint32_t a[4][4])
+wide_codes(const uint4 v[2], uint32_t a[4][4])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        uint4 v = *(const uint4 *)(tile + half * 512 + lane * 16);
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        const uint32_t words[4] = {v[half].x, v[half].y, v[half].z, v[half].w};
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -190,20 +196,23 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
           uint32_t warp, uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
+    const bool TURNS = BLOCK == 128 && WIDE_FOURS == 2; // with four there is always one that can go on
     bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
+    uint4 nibbles[2];
     wide_sums<BLOCK, ASYM, N> s = {}, pair = {};
     float *minima = partials + W::partial_bytes / 4;
     uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
     uint64_t codes_of_first = tokens_of_first + (W::codes_at + half * W::half_codes) / 16;
 
-    if (BLOCK == 128 && half == 1) {
+    if (TURNS && half == 1) {
         bt_bar_arrive(WIDE_TURN, WIDE_WORKERS); // the first half's turn
     }
     bt_barrier_wait(barriers, 0);
     if (BITS == 4) {
-        wide_codes<ASYM>(stages + W::codes_at + warp * 1024, lane, a);
+        wide_nibbles(stages + W::codes_at + warp * 1024, lane, nibbles);
+        wide_codes<ASYM>(nibbles, a);
     }
     for (uint32_t u = 0, slot = 0, parity = 0; u < units; u++) {
         const uint8_t *stage = stages + slot * W::stage_bytes;
@@ -215,11 +224,11 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
         parity ^= slot == 0;
 #pragma unroll
         for (int b = 0; b < W::blocks; b++) {
-            if (BLOCK == 128) {
+            if (TURNS) {
                 bt_bar_sync(WIDE_TURN + half, WIDE_WORKERS);
             }
             wide_issue<BITS, BLOCK, ASYM, N>(tokens, codes, b, a, dot);
-            if (BLOCK == 128 && (half == 0 || u + 1 < units)) {
+            if (TURNS && (half == 0 || u + 1 < units)) {
                 bt_bar_arrive(WIDE_TURN + 1 - half, WIDE_WORKERS);
             }
             bt_wgmma_wait<0>();
@@ -237,7 +246,8 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
         if (u + 1 < units) {
             bt_barrier_wait(barriers + slot * 16, parity);
             if (BITS == 4) { // not before the products that read these registers are there
-                wide_codes<ASYM>(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, a);
+                wide_nibbles(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, nibbles);
+                wide_codes<ASYM>(nibbles, a);
             }
         }
     }

@@ -16,6 +16,21 @@ bt_bulk_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_
         : "memory");
 }
 
+// `bytes` (a multiple of 16, both addresses too) of shared memory to global memory, on their way until bt_bulk_stored.
+static __device__ __forceinline__ void
+bt_bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+// This thread's bulk stores are in global memory, and it sees them.
+static __device__ __forceinline__ void
+bt_bulk_stored(void)
+{
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // bt_cluster_arrive where nothing that this thread wrote is read behind the barrier.
 static __device__ __forceinline__ void
 bt_cluster_arrive_relaxed(void)

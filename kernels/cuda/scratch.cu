@@ -79,6 +79,7 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     }
     cuda->partials = (float *)take(c, cuda->partial_floats * 4);
     cuda->arrivals = (uint32_t *)take(c, (size_t)l->tokens * l->kv_heads * 4);
+    cuda->meetings = (uint32_t *)take(c, BT_CUDA_MEETINGS * 4);
     cuda->workspace = (uint8_t *)take(c, BT_CUBLAS_WORKSPACE);
     return all.used;
 }

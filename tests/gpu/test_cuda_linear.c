@@ -42,7 +42,7 @@ move_case(linear_copies *copies, linear_case *c, const linear_shape *shape, bt_w
 }
 
 static void
-agree(const linear_shape *shape)
+agree_times(const linear_shape *shape, int times)
 {
     const bt_ops *ops = bt_device_ops(gpu);
     linear_copies copies = {.device = gpu};
@@ -55,14 +55,23 @@ agree(const linear_shape *shape)
     ck_assert_int_eq(bt_device_ops(ref)->linear(ref, &a.args), BT_OK);
     linear_case_init(&b, shape, ops);
     move_case(&copies, &b, shape, weights, &args);
-    ck_assert_int_eq(ops->linear(gpu, &args), BT_OK);
-    ck_assert_int_eq(bt_device_read(gpu, b.y, args.y, b.y_count * 4), BT_OK);
-    at = first_difference(a.y, b.y, a.y_count);
-    ck_assert_msg(at == a.y_count, "%s: y[%zu][%zu] is %.9g, ref says %.9g", linear_shape_name(shape),
-                  at / a.args.y_stride, at % a.args.y_stride, b.y[at], a.y[at]);
+    for (int i = 0; i < times; i++) {
+        ck_assert_int_eq(bt_device_write(gpu, args.y, b.y_before, b.y_count * 4), BT_OK);
+        ck_assert_int_eq(ops->linear(gpu, &args), BT_OK);
+        ck_assert_int_eq(bt_device_read(gpu, b.y, args.y, b.y_count * 4), BT_OK);
+        at = first_difference(a.y, b.y, a.y_count);
+        ck_assert_msg(at == a.y_count, "%s, run %d: y[%zu][%zu] is %.9g, ref says %.9g", linear_shape_name(shape), i,
+                      at / a.args.y_stride, at % a.args.y_stride, b.y[at], a.y[at]);
+    }
     linear_copies_free(&copies);
     linear_case_fini(&a);
     linear_case_fini(&b);
+}
+
+static void
+agree(const linear_shape *shape)
+{
+    agree_times(shape, 1);
 }
 
 START_TEST(every_format_and_width_gives_the_bits_of_ref)
@@ -207,6 +216,57 @@ START_TEST(many_tokens_and_a_wide_layer_give_the_bits_of_ref)
 }
 END_TEST
 
+// Matrices as tall as a model's down: their runs of K meet in global memory where clusters do not all find room.
+START_TEST(tall_calls_of_many_tokens_give_the_bits_of_ref_every_time)
+{
+    static const bt_format some[] = {{BT_WEIGHT_INT, 4, false, 128, 128},
+                                     {BT_WEIGHT_INT, 4, true, 32, 32},
+                                     {BT_WEIGHT_INT, 8, false, 0, 128},
+                                     {BT_WEIGHT_INT, 8, false, 0, 0}};
+    static const uint32_t tokens[] = {17, 32, 40, 64, 65, 128};
+
+    for (uint32_t i = 0; i < 2; i++) {
+        linear_shape shape = {.part_count = 1,
+                              .formats = {some[i == 0 ? 0 : (uint32_t)_i % 4]},
+                              .rows = {4096 - (uint32_t)_i * 8},
+                              .cols = i == 0 ? 3200 : 5120,
+                              .tokens = tokens[_i],
+                              .outliers = true,
+                              .epilogue = BT_LINEAR_ADD,
+                              .scale = 0.5f,
+                              .seed = 700 + (uint64_t)_i};
+
+        if (bt_gpu_takes((uint32_t)_i + i)) {
+            agree_times(&shape, 20);
+        }
+    }
+}
+END_TEST
+
+// As many rows as a model's gates and ups: one round of blocks of 256 rows, two of 128 (linear_wide_tall.cu).
+START_TEST(many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {17, 32};
+    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+
+    for (uint32_t i = 0; i < 2; i++) {
+        linear_shape shape = {.part_count = 2,
+                              .formats = {f, f},
+                              .rows = {8604, 8604},
+                              .cols = i == 0 ? 576 : 2176,
+                              .tokens = tokens[_i],
+                              .outliers = true,
+                              .norm = true,
+                              .bias = i == 0,
+                              .epilogue = i == 0 ? BT_LINEAR_STORE : BT_LINEAR_SILU_MUL,
+                              .scale = 1.0f,
+                              .seed = 800 + (uint64_t)_i};
+
+        agree_times(&shape, 5);
+    }
+}
+END_TEST
+
 START_TEST(a_head_of_many_rows_gives_the_bits_of_ref)
 {
     static const uint32_t tokens[] = {17, 70};
@@ -231,10 +291,10 @@ open_gpu(void)
     bt_device_limits limits = {.tokens = 257,
                                .cols = 28672,
                                .rows = 49157,
-                               .heads = 1,
-                               .kv_heads = 1,
-                               .head_dim = 64,
-                               .context = 64,
+                               .heads = 32, // with them there is room for runs of K that meet in global memory
+                               .kv_heads = 2,
+                               .head_dim = 128,
+                               .context = 8192,
                                .block_tokens = 32};
     bt_why why = {""};
 
@@ -446,6 +506,8 @@ suite(void)
     add(s, "wide", wide_layers_give_the_bits_of_ref, FORMATS);
     add(s, "many", many_tokens_and_odd_parts_give_the_bits_of_ref, FORMATS);
     add(s, "many wide", many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
+    add(s, "tall many", tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
+    add(s, "rounds", many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 2);
     add(s, "head", a_head_of_many_rows_gives_the_bits_of_ref, 2);
     add(s, "tall", few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     add(s, "long", few_tokens_of_long_rows_give_the_bits_of_ref, 5);

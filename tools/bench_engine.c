@@ -36,7 +36,7 @@ typedef struct {
     bt_batch_item *items;
     bt_token_result *drawn;
     bt_engine_times times;
-    double read_gb_s, int8_tops, f32_tflops; // 0 = not measured
+    double read_gb_s, int8_tops, float_tflops; // 0 = not measured. Floats: f32 of a CPU, bf16 of a GPU
 } bench;
 
 static bt_err
@@ -85,7 +85,9 @@ measure_gpu(bench *b)
     }
     b->read_gb_s = limits.read_gb_s;
     b->int8_tops = limits.int8_tops;
-    bt_log_info("BENCH-LIMITS", "%s: read %.0f GB/s, int8 product %.0f TOPS", limits.name, b->read_gb_s, b->int8_tops);
+    b->float_tflops = limits.bf16_tflops;
+    bt_log_info("BENCH-LIMITS", "%s: read %.0f GB/s, int8 product %.0f TOPS, bf16 product %.0f TFLOPS", limits.name,
+                b->read_gb_s, b->int8_tops, b->float_tflops);
 }
 
 static bt_err
@@ -161,10 +163,10 @@ measure_limits(bench *b)
     memset(region.memory, 1, region.bytes);
     b->read_gb_s = bt_probe_read_gb_s(bt_engine_device(b->engine), &region);
     b->int8_tops = bt_probe_int8_tops(bt_engine_device(b->engine));
-    b->f32_tflops = bt_probe_f32_tflops(bt_engine_device(b->engine));
+    b->float_tflops = bt_probe_f32_tflops(bt_engine_device(b->engine));
     bt_free_pages(region.memory, region.bytes);
     bt_log_info("BENCH-LIMITS", "%u threads: read %.1f GB/s, int8 %.2f TOPS, f32 %.2f TFLOPS",
-                bt_device_threads(bt_engine_device(b->engine)), b->read_gb_s, b->int8_tops, b->f32_tflops);
+                bt_device_threads(bt_engine_device(b->engine)), b->read_gb_s, b->int8_tops, b->float_tflops);
 #else
     (void)b;
 #endif
@@ -324,7 +326,7 @@ report(const bench *b, const char *test, uint32_t batch, uint32_t depth, double 
 {
     bool decoding = test[0] == 't', floats = bt_engine_model(b->engine)->layers[0].q.format.kind != BT_WEIGHT_INT;
     double bytes = decoding ? step_bytes(b, batch, depth + b->tg / 2.0) * tokens_per_s / batch : 0;
-    double tops = token_operations(b) * tokens_per_s / 1e12, peak = floats ? b->f32_tflops : b->int8_tops;
+    double tops = token_operations(b) * tokens_per_s / 1e12, peak = floats ? b->float_tflops : b->int8_tops;
     double of_limit = decoding ? (b->read_gb_s > 0 ? bytes / 1e9 / b->read_gb_s : 0) : (peak > 0 ? tops / peak : 0);
     bt_json_writer w;
     bt_buf out;

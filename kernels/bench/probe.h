@@ -23,11 +23,11 @@ double bt_probe_read_gb_s(bt_device *device, const bt_probe_region *region);
 double bt_probe_int8_tops(bt_device *device);
 double bt_probe_f32_tflops(bt_device *device);
 
-// A GPU by itself, as bench_cuda sees it: 4 GiB read once, and a product of 8192 x 8192 x 8192 INT8 by cuBLASLt (0 without it), medians
-// of graph replays. Takes 5 GiB of the device for the time; BT_ERR_NO_MEMORY where they are not free.
+// A GPU by itself, as bench_cuda sees it: 4 GiB read once, and products of 8192 x 8192 x 8192 by cuBLASLt (0 without it), medians of graph
+// replays. Takes 5 GiB of the device for the time; BT_ERR_NO_MEMORY where they are not free.
 typedef struct {
     char name[160];
-    double read_gb_s, int8_tops;
+    double read_gb_s, int8_tops, bf16_tflops;
 } bt_probe_gpu_limits;
 bt_err bt_probe_gpu(bt_probe_gpu_limits *out, const bt_device_options *options, bt_why *why);
 

@@ -1,4 +1,4 @@
-// What a GPU gives by itself: reading its memory, and the largest INT8 product.
+// What a GPU gives by itself: reading its memory, and the largest products of INT8 and bf16.
 #include "kernels/cuda/cuda.cuh"
 
 #include "kernels/bench/probe.h"
@@ -25,15 +25,15 @@ read_kernel(const uint4 *from, size_t count, uint32_t *out)
     }
 }
 
-// Numbers of no kind in particular: zeros would be faster than any data.
+// Numbers of no kind in particular: zeros would be faster than any data. As bf16 they are 0.5 … 2 and their negatives.
 static __global__ void
-fill_kernel(uint32_t *to, size_t count)
+fill_kernel(uint32_t *to, size_t count, uint32_t mask, uint32_t base)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u + 1;
 
         x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
-        to[i] = x;
+        to[i] = (x & mask) | base;
     }
 }
 
@@ -50,10 +50,19 @@ queue_read(bt_cuda *cuda, uint8_t *memory)
 static bt_err
 queue_product(bt_cuda *cuda, uint8_t *memory)
 {
-    const int8_t *w = (const int8_t *)memory, *x = w + (size_t)SIDE * SIDE;
-    bt_cublas_shape shape = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE};
+    const uint8_t *w = memory, *x = w + (size_t)SIDE * SIDE;
+    bt_cublas_shape shape = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, 0};
 
-    return bt_cublas_s8(cuda->cublas, &shape, w, x, (int32_t *)(memory + READ_BYTES / 4));
+    return bt_cublas_product(cuda->cublas, &shape, w, x, memory + READ_BYTES / 4);
+}
+
+static bt_err
+queue_bf16_product(bt_cuda *cuda, uint8_t *memory)
+{
+    const uint8_t *w = memory, *x = w + (size_t)SIDE * SIDE * 2;
+    bt_cublas_shape shape = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, 1};
+
+    return bt_cublas_product(cuda->cublas, &shape, w, x, memory + READ_BYTES / 4);
 }
 
 // Seconds of what is queued, the median of replays; 0 when it failed.
@@ -92,7 +101,7 @@ measure(bt_probe_gpu_limits *out, bt_device *device, bt_why *why)
 {
     bt_device_limits least = {64, 1, 1, 128, 128, 1, 1, 64, 64, 32, 1};
     bt_cuda *cuda = bt_cuda_of(device);
-    double read, product = 1;
+    double read, product = 1, halves = 1;
     uint8_t *memory;
     bt_err err;
 
@@ -102,16 +111,19 @@ measure(bt_probe_gpu_limits *out, bt_device *device, bt_why *why)
     if ((memory = (uint8_t *)bt_device_alloc(device, READ_BYTES)) == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "%s: 4 GiB are not free to measure with", bt_device_isa(device));
     }
-    fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)memory, READ_BYTES / 4);
+    fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)memory, READ_BYTES / 4, ~0u, 0);
     snprintf(out->name, sizeof out->name, "%s", bt_device_isa(device));
     read = seconds_of(cuda, queue_read, memory);
     if (cuda->cublas != NULL) {
         product = seconds_of(cuda, queue_product, memory);
+        fill_kernel<<<1024, 256, 0, cuda->stream>>>((uint32_t *)memory, READ_BYTES / 4, 0x80ff80ffu, 0x3f003f00u);
+        halves = seconds_of(cuda, queue_bf16_product, memory);
     }
     out->read_gb_s = (double)READ_BYTES / read * 1e-9;
     out->int8_tops = cuda->cublas != NULL ? 2.0 * SIDE * SIDE * SIDE / product * 1e-12 : 0;
+    out->bf16_tflops = cuda->cublas != NULL ? 2.0 * SIDE * SIDE * SIDE / halves * 1e-12 : 0;
     bt_device_free(device, memory, READ_BYTES);
-    return cudaDeviceSynchronize() == cudaSuccess && read > 0 && product > 0
+    return cudaDeviceSynchronize() == cudaSuccess && read > 0 && product > 0 && halves > 0
                ? BT_OK
                : bt_fail(why, BT_ERR_DEVICE, "%s: the measurement failed", bt_device_isa(device));
 }

@@ -1,8 +1,8 @@
-// cuBLASLt's INT8 product, by dlopen: a program built with CUDA starts without it, and multiplies by itself.
+// cuBLASLt's products, by dlopen: a program built with CUDA starts without it, and multiplies by itself.
 //
 // Its own first choice of an algorithm is often far from the best of the eight that it names (H200: 1024 x 4096, 2,048 tokens 26.5 us
 // against 16.0; 28672 x 4096, 512 tokens 131 against 95), so all eight are run when a shape is met first: about 5 ms, once. The
-// products are exact: which one it is changes no bit.
+// products of INT8 are exact: which one it is changes no bit.
 #include "kernels/cuda/cuda.cuh"
 
 #include <cublasLt.h>
@@ -138,18 +138,20 @@ bt_cublas_close(bt_cublas *b)
 }
 
 static bool
-run(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const int8_t *codes, const int8_t *a8, int32_t *out,
+run(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const void *codes, const void *a8, void *out,
     cudaStream_t stream)
 {
-    int32_t one = 1, zero = 0;
+    const int32_t one = 1, zero = 0;
+    const float one_float = 1; // 0 has the same bits
+    const void *alpha = p->shape.floats ? (const void *)&one_float : &one;
 
-    return b->Matmul(b->handle, p->operation, &one, codes, p->a, a8, p->b, &zero, out, p->d, out, p->d, algo,
+    return b->Matmul(b->handle, p->operation, alpha, codes, p->a, a8, p->b, &zero, out, p->d, out, p->d, algo,
                      b->cuda->workspace, BT_CUBLAS_WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 // Milliseconds of one product into scratch; INFINITY where it cannot be.
 static float
-time_of(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const int8_t *codes)
+time_of(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const void *codes)
 {
     float ms;
 
@@ -167,7 +169,7 @@ time_of(bt_cublas *b, plan *p, const cublasLtMatmulAlgo_t *algo, const int8_t *c
 // The fastest of those found, with these weights and whatever activations lie there. The device's stream may be being recorded; if not, what
 // is queued there, which may use the same scratch, is waited for.
 static int
-fastest(bt_cublas *b, plan *p, const cublasLtMatmulHeuristicResult_t *found, int count, const int8_t *codes)
+fastest(bt_cublas *b, plan *p, const cublasLtMatmulHeuristicResult_t *found, int count, const void *codes)
 {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -203,7 +205,7 @@ can_try(const bt_cublas *b, const bt_cublas_shape *s)
 }
 
 static bool
-choose(bt_cublas *b, plan *p, const int8_t *codes)
+choose(bt_cublas *b, plan *p, const void *codes)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     cublasLtMatmulPreference_t preference;
@@ -230,20 +232,19 @@ choose(bt_cublas *b, plan *p, const int8_t *codes)
 }
 
 static bool
-make(bt_cublas *b, plan *p, const int8_t *codes)
+make(bt_cublas *b, plan *p, const void *codes)
 {
     const bt_cublas_shape *s = &p->shape;
     cublasOperation_t transpose = CUBLAS_OP_T;
+    cudaDataType_t in = s->floats ? CUDA_R_16BF : CUDA_R_8I, sums = s->floats ? CUDA_R_32F : CUDA_R_32I;
 
-    return b->MatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32I, CUDA_R_32I) == CUBLAS_STATUS_SUCCESS &&
+    return b->MatmulDescCreate(&p->operation, s->floats ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32I, sums) ==
+               CUBLAS_STATUS_SUCCESS &&
            b->MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) ==
                CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->a, CUDA_R_8I, s->cols, s->rows, (int64_t)s->codes_stride) ==
-               CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->b, CUDA_R_8I, s->cols, s->tokens, (int64_t)s->a8_stride) ==
-               CUBLAS_STATUS_SUCCESS &&
-           b->MatrixLayoutCreate(&p->d, CUDA_R_32I, s->rows, s->tokens, (int64_t)s->out_stride) ==
-               CUBLAS_STATUS_SUCCESS &&
+           b->MatrixLayoutCreate(&p->a, in, s->cols, s->rows, (int64_t)s->codes_stride) == CUBLAS_STATUS_SUCCESS &&
+           b->MatrixLayoutCreate(&p->b, in, s->cols, s->tokens, (int64_t)s->a8_stride) == CUBLAS_STATUS_SUCCESS &&
+           b->MatrixLayoutCreate(&p->d, sums, s->rows, s->tokens, (int64_t)s->out_stride) == CUBLAS_STATUS_SUCCESS &&
            choose(b, p, codes);
 }
 
@@ -274,7 +275,7 @@ find(bt_cublas *b, const bt_cublas_shape *shape)
 
 // The plan of a shape, made when it is met first, by trying where `codes` are given; NULL where cuBLASLt has nothing for it.
 static plan *
-plan_of(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes)
+plan_of(bt_cublas *b, const bt_cublas_shape *shape, const void *codes)
 {
     plan made = {}, *known = find(b, shape);
     uint32_t at;
@@ -296,13 +297,13 @@ plan_of(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes)
 }
 
 bool
-bt_cublas_has(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes)
+bt_cublas_has(bt_cublas *b, const bt_cublas_shape *shape, const void *codes)
 {
     return plan_of(b, shape, codes) != NULL;
 }
 
 bt_err
-bt_cublas_s8(bt_cublas *b, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8, int32_t *out)
+bt_cublas_product(bt_cublas *b, const bt_cublas_shape *shape, const void *codes, const void *a8, void *out)
 {
     plan *p = plan_of(b, shape, NULL);
 

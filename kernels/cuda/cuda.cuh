@@ -262,11 +262,11 @@ typedef struct {
     uint64_t rows, cols;
     uint64_t tokens; // a multiple of 64, so that shapes are few: what lies beyond those there are is read and written
     uint64_t codes_stride, a8_stride, out_stride;
+    uint64_t floats; // 0: INT8 to s32, 1: bf16 to f32 (to measure with: linear_half.cuh says why no layer goes by it)
 } bt_cublas_shape;
 
 // Can it? The answer is remembered. A shape that is met first is tried with these weights (NULL: not tried), which writes to cuda->s32 and
 // waits for the device.
-bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape, const int8_t *codes);
-// out [tokens, rows] = a8 [tokens, cols] · codes [rows, cols] transposed, exact.
-bt_err bt_cublas_s8(bt_cublas *cublas, const bt_cublas_shape *shape, const int8_t *codes, const int8_t *a8,
-                    int32_t *out);
+bool bt_cublas_has(bt_cublas *cublas, const bt_cublas_shape *shape, const void *codes);
+// out [tokens, rows] = a8 [tokens, cols] · codes [rows, cols] transposed; of INT8 exact.
+bt_err bt_cublas_product(bt_cublas *cublas, const bt_cublas_shape *shape, const void *codes, const void *a8, void *out);

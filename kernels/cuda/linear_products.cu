@@ -71,7 +71,7 @@ shape_of(const bt_weight *w, size_t rows_all, uint32_t tokens)
 
     s.rows = w->rows, s.cols = bt_cols_padded(w->cols), s.tokens = (tokens + 63) / 64 * 64;
     s.codes_stride = bt_cuda_layout_of(w->format, w->rows, w->cols).padded;
-    s.a8_stride = bt_cuda_a8_columns(w->cols), s.out_stride = rows_all;
+    s.a8_stride = bt_cuda_a8_columns(w->cols), s.out_stride = rows_all, s.floats = 0;
     return s;
 }
 
@@ -91,8 +91,7 @@ has_product(const bt_cuda *cuda, const bt_weight *w, size_t rows_all, uint32_t t
 {
     bt_cublas_shape shape = shape_of(w, rows_all, tokens);
 
-    return bt_cublas_has(cuda->cublas, &shape,
-                         (const int8_t *)w->data + bt_cuda_layout_of(w->format, w->rows, w->cols).codes_offset);
+    return bt_cublas_has(cuda->cublas, &shape, w->data + bt_cuda_layout_of(w->format, w->rows, w->cols).codes_offset);
 }
 
 static bool
@@ -211,8 +210,7 @@ multiply(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, uint32_t 
     for (uint32_t i = 0; i < c->part_count && err == BT_OK; i++) {
         bt_cublas_shape shape = shape_of(a->weights[i], rows_all, tokens);
 
-        err = bt_cublas_s8(cuda->cublas, &shape, (const int8_t *)c->part[i].codes, c->a8 + first * c->a8_stride,
-                           cuda->s32 + at);
+        err = bt_cublas_product(cuda->cublas, &shape, c->part[i].codes, c->a8 + first * c->a8_stride, cuda->s32 + at);
         at += c->part[i].rows;
     }
     return err;

@@ -75,6 +75,12 @@ bt_device_close(bt_device *device)
     }
 }
 
+bool
+bt_device_rounds(const bt_device *device)
+{
+    return head_of(device)->rounds;
+}
+
 const bt_ops *
 bt_device_ops(const bt_device *device)
 {

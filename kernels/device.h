@@ -20,7 +20,9 @@ typedef enum { BT_DEVICE_CPU, BT_DEVICE_CUDA } bt_device_kind;
 
 typedef struct {
     bt_device_kind kind;
-    uint32_t index;       // which GPU
+    uint32_t index; // which GPU
+    bool
+        float_activations; // CUDA: 16-bit weights meet f32 activations, as on the CPU: its bits, slowly. Else see bt_device_rounds
     uint32_t threads;     // CPU: 0 = all cores of this process's affinity mask
     uint32_t break_after; // CPU, for tests: it is broken after so many steps; 0 = never
     const char *isa; // CPU: "auto", "ref", "avx2", "avx512", "amx"; NULL = auto. What the machine lacks is an error
@@ -31,6 +33,15 @@ bt_err bt_device_parse(bt_device_options *options, const char *text, bt_why *why
 
 bt_err bt_device_open(bt_device **out, const bt_device_options *options, bt_why *why);
 void bt_device_close(bt_device *device);
+
+// Are activations that meet 16-bit weights rounded to 16 bits, so that linear layers with such weights give other numbers than the CPU's?
+// What options ask for, and what a device does: of GPUs that have no way to do it (it takes compute capability 9.0) the second is false.
+static inline bool
+bt_device_would_round(const bt_device_options *options)
+{
+    return options->kind == BT_DEVICE_CUDA && !options->float_activations;
+}
+bool bt_device_rounds(const bt_device *device);
 
 const bt_ops *bt_device_ops(const bt_device *device);
 uint32_t bt_device_threads(const bt_device *device);

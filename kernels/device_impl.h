@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     const bt_device_class *kind;
     const bt_ops *ops;
+    bool rounds; // bt_device_rounds
 } bt_device_head;
 
 // The same for copiers; the struct begins with a bt_copier_head. copier.c has checked counts and limits.

@@ -297,7 +297,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
     if ((device = bt_alloc_pages(sizeof *device)) == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
     }
-    device->head = (bt_device_head){&cpu_class, &ops_cpu};
+    device->head = (bt_device_head){.kind = &cpu_class, .ops = &ops_cpu};
     device->isa = isa;
     device->break_after = options->break_after;
     device->threads = threads_of(options);

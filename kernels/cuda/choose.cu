@@ -135,6 +135,7 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
 #ifdef BT_CUDA_WARPGROUPS
     cuda->wide = p.major == 9 && !left_out("wide");
     cuda->gemm = bt_cuda_has_prompt() && !left_out("gemm");
+    cuda->head.rounds = bt_cuda_has_prompt() && bt_device_would_round(options);
 #endif
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     return BT_OK;

@@ -78,9 +78,11 @@ typedef struct {
 
 typedef struct bt_cublas bt_cublas;
 
-// What a linear call left for the next one (linear_products.cuh): INT8 rows of x as that call will want them, in a8_next and sa_next.
+// What a linear call left for the next one: rows of x as that call will want them, INT8 in a8_next and sa_next (linear_products.cuh), or
+// bf16 in halves_next (linear_half.cu).
 typedef struct {
-    const float *x; // NULL: nothing
+    const float *x;      // NULL: nothing
+    bt_weight_kind kind; // of the weights that they are for
     size_t x_stride;
     uint32_t tokens, cols;
     const float *norm;
@@ -124,6 +126,8 @@ typedef struct {
     float *sa;     // [act blocks][sa_stride]
     int32_t *sums; // [blocks of 32][sa_stride] of a8
     float *normed; // [tokens, a8_stride] for float weights
+    uint16_t *halves,
+        *halves_next; // halves of its memory: [tokens, a8_stride] F16 or BF16, and the same of the next layer
     size_t a8_stride, sa_stride;
     int8_t *a8_next; // as a8 and sa, of the next layer
     float *sa_next;
@@ -224,6 +228,8 @@ typedef enum {
 
 // Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
 bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bt_cuda_a8_order order);
+// The same to cuda->halves for 16-bit weights; of F16 also what rows were divided by, to cuda->sa (half_rows.cu).
+bt_err bt_cuda_half_rows(bt_cuda *cuda, const bt_linear_args *args);
 
 // Bytes of a row of a8: of the call's own columns, not of the widest, so that what lies behind a row's end is never older than the call.
 static inline uint32_t

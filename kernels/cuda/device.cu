@@ -392,7 +392,7 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
     if (cuda == NULL) {
         return bt_fail(why, BT_ERR_NO_MEMORY, "device: out of memory");
     }
-    cuda->head = (bt_device_head){&cuda_class, &ops_cuda};
+    cuda->head = (bt_device_head){&cuda_class, &ops_cuda, false};
     cuda->patience = PATIENCE;
     if ((err = bt_cuda_choose(cuda, options, why)) != BT_OK || (err = open_streams(cuda, why)) != BT_OK) {
         cuda_close((bt_device *)(void *)cuda);

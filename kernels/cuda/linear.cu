@@ -228,6 +228,9 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     bt_err err;
     bool taken;
 
+    if (bt_cuda_wants_half(cuda, &c)) {
+        return bt_cuda_linear_half(cuda, args, &c);
+    }
     if (bt_cuda_wants_products(cuda, args, &c)) {
         return bt_cuda_products(cuda, args, &c);
     }

@@ -158,3 +158,8 @@ rows_of_all(const linear_call *c)
 
 // Queues a call of few tokens with what comes before it, if its format and shape have a kernel there (linear_few.cu): *taken says so.
 bt_err bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *args, const linear_call *call, bool *taken);
+
+// Do tensor cores take this call's 16-bit weights (linear_half.cu)? By its weights alone, whatever the batch.
+bool bt_cuda_wants_half(const bt_cuda *cuda, const linear_call *call);
+// Queues such a call with what comes before it.
+bt_err bt_cuda_linear_half(bt_cuda *cuda, const bt_linear_args *args, linear_call *call);

@@ -174,8 +174,8 @@ target_of(const bt_cuda *cuda, const bt_linear_args *a)
 static void
 remember(bt_cuda *cuda, const bt_linear_args *a, bool alone)
 {
-    bt_cuda_ready r = {
-        a->y, a->y_stride, a->tokens, a->next.weights[0]->cols, a->next.norm, a->next.norm_eps, alone && a->next.only};
+    bt_cuda_ready r = {a->y,         BT_WEIGHT_INT,    a->y_stride,          a->tokens, a->next.weights[0]->cols,
+                       a->next.norm, a->next.norm_eps, alone && a->next.only};
 
     cuda->ready = r;
 }
@@ -188,7 +188,7 @@ take_ready(bt_cuda *cuda, const bt_linear_args *a)
     int8_t *a8 = cuda->a8;
     float *sa = cuda->sa;
 
-    if (r.x == NULL || r.x != a->x || r.x_stride != a->x_stride || r.tokens != a->tokens ||
+    if (r.x == NULL || r.kind != BT_WEIGHT_INT || r.x != a->x || r.x_stride != a->x_stride || r.tokens != a->tokens ||
         r.cols != a->weights[0]->cols || r.norm != a->norm || r.norm_eps != a->norm_eps) {
         bt_cuda_forget(cuda, a->x);
         return false;

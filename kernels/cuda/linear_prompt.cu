@@ -24,25 +24,6 @@ maps_of(const linear_call *c, prompt_maps *maps)
     return good;
 }
 
-static prompt_cut
-cut_of(const linear_call *c, uint32_t *amax)
-{
-    uint32_t each = c->paired ? PROMPT_COLUMNS / 2 : PROMPT_COLUMNS;
-    prompt_cut p;
-
-    memset(&p, 0, sizeof p);
-    for (uint32_t i = 0; i < (c->paired ? 1 : c->part_count); i++) {
-        p.tiles[i] = (c->part[i].rows + each - 1) / each;
-        p.columns += p.tiles[i];
-    }
-    p.rows = (c->tokens + 2 * PROMPT_TOKENS - 1) / (2 * PROMPT_TOKENS);
-    p.steps = (c->padded + PROMPT_K - 1) / PROMPT_K;
-    p.total = p.rows * p.columns;
-    p.near = PROMPT_NEAR;
-    p.amax = amax;
-    return p;
-}
-
 bool
 bt_cuda_has_prompt(void)
 {
@@ -71,10 +52,11 @@ bt_err
 bt_cuda_prompt(bt_cuda *cuda, const linear_call *c, uint32_t *amax)
 {
     prompt_maps maps;
-    prompt_cut p = cut_of(c, amax);
+    prompt_cut p = bt_cuda_prompt_cut(c, (c->padded + PROMPT_K - 1) / PROMPT_K);
     unsigned blocks = (unsigned)(p.total < (unsigned)cuda->sms / 2 ? p.total : (unsigned)cuda->sms / 2) * 2;
     cudaError_t error;
 
+    p.amax = amax;
     memset(&maps, 0, sizeof maps);
     if (!maps_of(c, &maps)) {
         return bt_cuda_check(cuda, cudaErrorInvalidValue, "linear, prompt: a map");

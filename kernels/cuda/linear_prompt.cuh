@@ -41,6 +41,24 @@ typedef struct {
     uint32_t *amax; // [tokens], for the INT8 of what is stored; NULL = not wanted
 } prompt_cut;
 
+static inline prompt_cut
+bt_cuda_prompt_cut(const linear_call *c, uint32_t steps)
+{
+    uint32_t each = c->paired ? PROMPT_COLUMNS / 2 : PROMPT_COLUMNS;
+    prompt_cut p;
+
+    memset(&p, 0, sizeof p);
+    for (uint32_t i = 0; i < (c->paired ? 1 : c->part_count); i++) {
+        p.tiles[i] = (c->part[i].rows + each - 1) / each;
+        p.columns += p.tiles[i];
+    }
+    p.rows = (c->tokens + 2 * PROMPT_TOKENS - 1) / (2 * PROMPT_TOKENS);
+    p.steps = steps;
+    p.total = p.rows * p.columns;
+    p.near = PROMPT_NEAR;
+    return p;
+}
+
 typedef struct {
     uint32_t part, row, token; // the first row of the part, the block's first token
 } prompt_tile;
@@ -68,8 +86,24 @@ typedef struct {
     uint32_t stages, full, empty; // shared memory: stages, and barriers of 8 bytes each
 } prompt_shared;
 
-// One warp: all stages of all tiles.
-template <bool PAIR>
+// Every thread, before anything else.
+static __device__ __forceinline__ void
+prompt_begin(const prompt_shared &s)
+{
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < PROMPT_STAGES; i++) {
+            bt_barrier_init(s.full + i * 8, 1);
+            bt_barrier_init(s.empty + i * 8, 8); // four warps of each block
+        }
+        bt_barrier_init_done();
+    }
+    bt_cluster_sync();
+    bt_let_next();
+    bt_wait_before();
+}
+
+// One warp: all stages of all tiles. A stage has PROMPT_K bytes of a row, which are WIDTH elements.
+template <bool PAIR, uint32_t WIDTH>
 static __device__ __forceinline__ void
 prompt_load(const prompt_maps &maps, const prompt_cut &p, const prompt_shared &s, uint32_t rank)
 {
@@ -88,9 +122,9 @@ prompt_load(const prompt_maps &maps, const prompt_cut &p, const prompt_shared &s
             }
             if (bt_elect()) {
                 bt_barrier_expect(full, PROMPT_STAGE_BYTES);
-                bt_bulk_box(stage, &maps.a8, step * PROMPT_K, t.token, full);
+                bt_bulk_box(stage, &maps.a8, step * WIDTH, t.token, full);
                 bt_bulk_box_all(stage + PROMPT_TOKENS * PROMPT_K + rank * (PROMPT_COLUMNS / 2 * PROMPT_K), codes,
-                                step * PROMPT_K, row, full, 3);
+                                step * WIDTH, row, full, 3);
             }
             slot = slot + 1 == PROMPT_STAGES ? 0 : slot + 1;
             round += slot == 0;
@@ -121,9 +155,26 @@ prompt_your_turn(uint32_t group)
     bt_bar_arrive(1 + (group ^ 1), 256);
 }
 
-// A tile's s32: d[64 · half + 4j + 2h + e] is token 64 · half + 16 · warp + lane / 4 + 8h, column 8j + 2 · (lane % 4) + e.
+// What one instruction multiplies: 64 tokens and 32 bytes of K by 128 columns.
+struct prompt_int8 {
+    typedef int32_t number;
+
+    static __device__ __forceinline__ void multiply(int32_t *d, uint64_t a, uint64_t b)
+    {
+        bt_wgmma_shared<128>(d, a, b, 1);
+    }
+
+    static __device__ __forceinline__ void there(int32_t *d)
+    {
+        bt_wgmma_there<128>(d);
+    }
+};
+
+// A tile's sums: d[64 · half + 4j + 2h + e] is token 64 · half + 16 · warp + lane / 4 + 8h, column 8j + 2 · (lane % 4) + e.
+template <typename UNIT>
 static __device__ __forceinline__ void
-prompt_multiply(const prompt_shared &s, uint32_t first, uint32_t steps, uint32_t group, bool more, int32_t d[128])
+prompt_multiply(const prompt_shared &s, uint32_t first, uint32_t steps, uint32_t group, bool more,
+                typename UNIT::number d[128])
 {
     uint32_t slot = first % PROMPT_STAGES, round = first / PROMPT_STAGES, before = 0;
 
@@ -140,8 +191,8 @@ prompt_multiply(const prompt_shared &s, uint32_t first, uint32_t steps, uint32_t
         bt_wgmma_fence();
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) { // 32 bytes each
-            bt_wgmma_shared<128>(d, low + 2 * k, codes + 2 * k, 1);
-            bt_wgmma_shared<128>(d + 64, high + 2 * k, codes + 2 * k, 1);
+            UNIT::multiply(d, low + 2 * k, codes + 2 * k);
+            UNIT::multiply(d + 64, high + 2 * k, codes + 2 * k);
         }
         bt_wgmma_commit();
         if (step != 0) {
@@ -156,7 +207,7 @@ prompt_multiply(const prompt_shared &s, uint32_t first, uint32_t steps, uint32_t
         prompt_your_turn(group);
     }
     bt_wgmma_wait<0>();
-    bt_wgmma_there<128>(d);
+    UNIT::there(d);
     prompt_release(s, before);
 }
 
@@ -324,20 +375,11 @@ __launch_bounds__(PROMPT_THREADS, 1)
     prompt_shared s = {(bt_shared_at(memory) + 1023) & ~1023u, bt_shared_at(barriers),
                        bt_shared_at(barriers + PROMPT_STAGES)};
 
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < PROMPT_STAGES; i++) {
-            bt_barrier_init(s.full + i * 8, 1);
-            bt_barrier_init(s.empty + i * 8, 8); // four warps of each block
-        }
-        bt_barrier_init_done();
-    }
-    bt_cluster_sync();
-    bt_let_next();
-    bt_wait_before();
+    prompt_begin(s);
     if (turn == 0) {
         bt_registers_fewer<40>(); // 40 + 2 × 232 are the 3 × 168 of the launch
         if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == 0) {
-            prompt_load<pair>(maps, p, s, rank);
+            prompt_load<pair, PROMPT_K>(maps, p, s, rank);
         }
     } else {
         uint32_t tile = 0;
@@ -351,7 +393,7 @@ __launch_bounds__(PROMPT_THREADS, 1)
                 if (tile != 0) {
                     prompt_my_turn(turn - 1);
                 }
-                prompt_multiply(s, tile * p.steps, p.steps, turn - 1, index + gridDim.x / 2 < p.total, d);
+                prompt_multiply<prompt_int8>(s, tile * p.steps, p.steps, turn - 1, index + gridDim.x / 2 < p.total, d);
                 if constexpr (pair) {
                     prompt_pair(c, p, t, d);
                 } else {

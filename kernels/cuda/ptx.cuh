@@ -166,3 +166,23 @@ bt_reciprocal(float x)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+
+// Two numbers as bf16, half to even, `low` in the low half.
+static __device__ __forceinline__ uint32_t
+bt_bf16_pair(float low, float high)
+{
+    uint32_t pair;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// The same as f16.
+static __device__ __forceinline__ uint32_t
+bt_f16_pair(float low, float high)
+{
+    uint32_t pair;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}

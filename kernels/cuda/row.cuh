@@ -159,9 +159,9 @@ bt_row_amax4(const float v[4])
     return amax;
 }
 
-// From each thread's largest to the row's scale.
-static __device__ __forceinline__ bt_int8_scale
-bt_row_scale(uint32_t amax, bt_row_shared *shared)
+// From each thread's largest to the row's.
+static __device__ __forceinline__ uint32_t
+bt_row_largest(uint32_t amax, bt_row_shared *shared)
 {
     uint32_t lane = threadIdx.x % 32;
 
@@ -170,7 +170,13 @@ bt_row_scale(uint32_t amax, bt_row_shared *shared)
         shared->amax[threadIdx.x / 32] = amax;
     }
     __syncthreads();
-    return bt_ref_int8_scale(__reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? shared->amax[lane] : 0));
+    return __reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? shared->amax[lane] : 0);
+}
+
+static __device__ __forceinline__ bt_int8_scale
+bt_row_scale(uint32_t amax, bt_row_shared *shared)
+{
+    return bt_ref_int8_scale(bt_row_largest(amax, shared));
 }
 
 // Four codes. No number is larger than what the scale was made of, so that bt_ref_int8_code's limits never act, and a code is the low byte

@@ -64,6 +64,8 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->normed = (float *)take(c, tokens * cuda->a8_stride * 4);
+    cuda->halves = (uint16_t *)cuda->normed;
+    cuda->halves_next = base == NULL ? NULL : cuda->halves + tokens * cuda->a8_stride;
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
     // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
     cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);

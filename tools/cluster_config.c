@@ -246,12 +246,6 @@ bt_cluster_router(const bt_cluster_config *cluster)
 }
 
 bool
-bt_cluster_two_weights(const bt_cluster_config *c)
-{
-    return c->prefill_count != 0 && c->decode_count != 0 && c->prefill[0].engine.weights != c->decode[0].engine.weights;
-}
-
-bool
 bt_cluster_on_gpu(const bt_node_config *node)
 {
     return strncmp(node->engine.device, "cuda", 4) == 0;

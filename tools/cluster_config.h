@@ -89,9 +89,6 @@ void bt_cluster_config_print(const bt_cluster_config *cluster, bt_buf *out);
 const bt_node_config *bt_cluster_node(const bt_cluster_config *cluster);     // self, of a prefill or decode program
 const bt_router_config *bt_cluster_router(const bt_cluster_config *cluster); // self, of a router
 
-// Do prefill and decode nodes hold different weights, by their settings? (bt_router_limits.two_weights)
-bool bt_cluster_two_weights(const bt_cluster_config *cluster);
-
 bool bt_cluster_on_gpu(const bt_node_config *node); // does it compute on one?
 // By `transport` of a node on a GPU, and where that is auto by what the file says of those of the other pool: which pools it has. Two nodes on
 // GPUs whose links are of one host read each other's GPUs; all others meet in host memory.

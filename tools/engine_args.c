@@ -48,6 +48,8 @@ set_setting(void *target, const char *value, bt_why *why)
         args->kv = equals + 1;
     } else if (len == 7 && memcmp(value, "weights", 7) == 0) {
         args->weights = equals + 1;
+    } else if (strcmp(value, "cuda.activations=f32") == 0) {
+        args->options.device.float_activations = true;
     } else if (strcmp(value, "kv.equalise=off") == 0) {
         args->unequal = true;
     } else if (strcmp(value, "weights.smooth=off") == 0) {

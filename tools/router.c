@@ -65,21 +65,68 @@ expect(router *r, const bt_node_config *nodes, uint32_t count, const bt_model_na
     return err;
 }
 
+static bool
+rounds(const bt_node_config *node)
+{
+    bt_device_options device = bt_engine_settings_options(&node->engine, "").device;
+
+    return bt_device_would_round(&device);
+}
+
+// A node of a pool that rounds where the pool's first does not, or the reverse; NULL = none does.
+static const bt_node_config *
+other_kind(const bt_node_config *nodes, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        if (rounds(&nodes[i]) != rounds(&nodes[0])) {
+            return &nodes[i];
+        }
+    }
+    return NULL;
+}
+
+static bt_err
+fail_mixed(const char *path, const bt_node_config *first, const bt_node_config *other, bt_why *why)
+{
+    return bt_fail(
+        why, BT_ERR_INVALID,
+        "%s: some of its layers have 16-bit weights, which a GPU and a CPU compute with different roundings: "
+        "%s (device: %s) and %s (device: %s) are of one pool and would not give the same answers (a GPU gives the "
+        "CPU's "
+        "with cuda.activations: f32, slowly)",
+        path, first->name, first->engine.device, other->name, other->engine.device);
+}
+
 static bt_err
 load_model(router *r, bt_why *why)
 {
     const bt_cluster_config *c = &r->cluster;
-    bt_model_options options[2] = {
-        bt_engine_settings_options(&c->decode[0].engine, r->config->model).model,
-        bt_engine_settings_options(&c->prefill[0].engine, r->config->model).model, // zeroes where there is none
-    };
-    bt_model_names names[2];
-    bt_err err = bt_model_card_open(&r->card, r->config->model, options, names, c->prefill_count != 0 ? 2 : 1, why);
+    const struct {
+        const bt_node_config *nodes;
+        uint32_t count;
+        bt_router_expected *expected;
+    } pools[] = {{c->prefill, c->prefill_count, r->expected},
+                 {c->decode, c->decode_count, r->expected + c->prefill_count}};
+    const bt_node_config *other[2];
+    bt_model_options options[4]; // of each pool's first node and of one on another kind of device
+    bt_model_names names[4];
+    bt_err err;
 
-    if (err == BT_OK && c->prefill_count != 0) {
-        err = expect(r, c->prefill, c->prefill_count, &names[1], r->expected, why);
+    for (int i = 0; i < 2; i++) { // zeroes where there is no node
+        other[i] = other_kind(pools[i].nodes, pools[i].count);
+        options[2 * i] = bt_engine_settings_options(&pools[i].nodes[0].engine, r->config->model).model;
+        options[2 * i + 1] =
+            other[i] != NULL ? bt_engine_settings_options(&other[i]->engine, r->config->model).model : options[2 * i];
     }
-    return err == BT_OK ? expect(r, c->decode, c->decode_count, &names[0], r->expected + c->prefill_count, why) : err;
+    err = bt_model_card_open(&r->card, r->config->model, options, names, 4, why);
+    for (int i = 0; i < 2 && err == BT_OK; i++) {
+        if (names[2 * i].digest != names[2 * i + 1].digest) {
+            err = fail_mixed(r->config->model, pools[i].nodes, other[i], why);
+        } else if (pools[i].count != 0) {
+            err = expect(r, pools[i].nodes, pools[i].count, &names[2 * i], pools[i].expected, why);
+        }
+    }
+    return err;
 }
 
 static void *
@@ -124,7 +171,8 @@ open_edge(router *r, bt_why *why)
         .remote_tokens_min = c->placement.remote_tokens_min,
         .degrade_after = c->placement.degrade_after,
         .slo_ttft = c->placement.slo_ttft,
-        .two_weights = bt_cluster_two_weights(&r->cluster),
+        .two_weights =
+            r->cluster.prefill_count != 0 && r->expected[0].weights != r->expected[r->cluster.prefill_count].weights,
         .inexact = !c->placement.exact,
         .expected = r->expected,
     };

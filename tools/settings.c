@@ -6,6 +6,7 @@
 
 const char *const bt_settings_weights[] = {"keep", "w8", "q4", "exact", NULL};
 const char *const bt_settings_isas[] = {"auto", "ref", "avx2", "avx512", "amx", NULL};
+const char *const bt_settings_activations[] = {"auto", "f32", NULL};
 const char *const bt_settings_kv_formats[] = {"int8", "f16", "f32", NULL};
 const char *const bt_settings_log_levels[] = {"debug", "info", "warn", "error", "none", NULL};
 
@@ -56,6 +57,8 @@ bt_engine_settings_options(const bt_engine_settings *s, const char *path)
     bt_why why;
 
     (void)bt_device_parse(&options.device, s->device, &why); // checked
+    options.device.float_activations = s->activations == 1;
+    options.model.rounded = bt_device_would_round(&options.device);
     return options;
 }
 

@@ -11,12 +11,13 @@
 
 #include <stddef.h>
 
-extern const char *const bt_settings_weights[], *const bt_settings_isas[], *const bt_settings_kv_formats[],
-                                                                               *const bt_settings_log_levels[];
+extern const char *const bt_settings_weights[], *const bt_settings_isas[], *const bt_settings_activations[],
+                                                                               *const bt_settings_kv_formats[],
+                                                                                   *const bt_settings_log_levels[];
 
 typedef struct {
     char device[16];
-    uint32_t threads, weights, isa; // indices: bt_load_weights, bt_settings_isas
+    uint32_t threads, weights, isa, activations; // indices: bt_load_weights, bt_settings_isas, bt_settings_activations
     uint32_t chunk_tokens, max_sequences, context;
     double prefill_share;
     size_t memory;
@@ -62,6 +63,15 @@ typedef struct {
      0,                                                                                                                \
      0,                                                                                                                \
      bt_settings_isas},                                                                                                \
+        {"cuda.activations",                                                                                           \
+         BT_SETTING_WORD,                                                                                              \
+         (at) + offsetof(bt_engine_settings, activations),                                                             \
+         0,                                                                                                            \
+         "auto",                                                                                                       \
+         "What 16-bit weights meet on a GPU; auto = 16 bits by tensor cores, f32 = what a CPU gives, slowly.",         \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         bt_settings_activations},                                                                                     \
         {"engine.chunk_tokens",                                                                                        \
          BT_SETTING_COUNT,                                                                                             \
          (at) + offsetof(bt_engine_settings, chunk_tokens),                                                            \

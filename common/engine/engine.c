@@ -214,6 +214,7 @@ open_model(bt_engine *engine, bt_why *why)
     bt_calibration calibration = {0};
     bt_err err;
 
+    options->rounded = bt_device_would_round(&engine->options.device);
     if (options->progress == NULL) {
         options->progress = log_progress;
         options->progress_arg = engine;
@@ -294,6 +295,13 @@ plan_memory(bt_engine *engine, bt_why *why)
             why, BT_ERR_NO_MEMORY,
             "%s: its weights are made ready in %.1f MiB of this machine's memory, of which %.1f MiB are free",
             engine->options.model.path, (double)outlook.loading / 0x1p20, (double)machine / 0x1p20);
+    }
+    if (outlook.halves && bt_device_would_round(&engine->options.device) && !bt_device_rounds(engine->device)) {
+        return bt_fail(
+            why, BT_ERR_UNSUPPORTED,
+            "%s: has layers of 16-bit weights, for which this program has no tensor-core path on %s (it takes "
+            "compute capability 9.0): expected weights: w8 or q4, or cuda.activations: f32, which is slow",
+            engine->options.model.path, bt_device_isa(engine->device));
     }
     if (outlook.options.context > outlook.context_trained) {
         bt_log_warn("ENGINE-CONTEXT", "context %u is over the %u positions the model was trained for",

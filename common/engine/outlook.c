@@ -210,6 +210,7 @@ foresee(bt_engine_outlook *out, bt_plan *plan, bt_model *model, size_t available
         return err;
     }
     begin_plan(out, &layout, &needs, available);
+    out->halves = bt_plan_has_halves(plan);
     count_weights(out, plan, model, &needs);
     count_scratch(out, config, &needs);
     count_loading(out, plan, &limits, needs.host);

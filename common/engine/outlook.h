@@ -22,6 +22,7 @@ typedef struct {
     uint32_t layers, context_trained;
     bt_outlook_format formats[BT_OUTLOOK_FORMATS_MAX];
     uint32_t format_count;
+    bool halves;              // bt_plan_has_halves
     size_t vectors, outliers; // plan.weights = formats + vectors + outliers; q4's outliers are as many as there can be
     size_t loading;           // of this machine's memory while weights are made ready, besides the file's own pages
 } bt_engine_outlook;

@@ -52,7 +52,9 @@ bt_model_digest(uint64_t source, const bt_plan *plan, const bt_model_options *op
     if (options->hasty) {
         digest = add(digest, "hasty", 5);
     }
-
+    if (options->rounded && bt_plan_has_halves(plan)) {
+        digest = add(digest, "rounded", 7);
+    }
     for (uint32_t i = 0; i < plan->weight_count; i++) {
         char name[24];
 

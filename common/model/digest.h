@@ -1,4 +1,7 @@
-// Names the weights that a model computes with: the same for the same file, options and mapping, on every machine.
+// Names the weights that a model computes with: the same for the same file, options and mapping, on every machine, and on every kind of
+// device but for one case: linear layers of 16-bit weights, whose activations a GPU rounds to 16 bits (kernels/cuda/linear_half.cuh) and a
+// CPU does not. A model that has any is another one where they are rounded: nodes take its blocks and its requests for those of other
+// weights.
 //
 // XXH3 over the architecture, each weight's name, type, shape and format, and samples of its bytes in the file: all of it
 // up to 64 KiB, else 16 pieces of 1 KiB spread evenly from first to last. It tells different models and quantisations

@@ -75,10 +75,11 @@ typedef enum {
 typedef struct {
     const char *path; // a .gguf file or a directory with config.json
     bt_load_weights weights;
-    bool equalise;                            // K equaliser, for INT8 KV
-    uint32_t w8_act_block;                    // W8: columns that share an activation scale, 128 or 0 = one a token
-    bool rough;                               // W8 without smoothing: to measure what it brings
-    bool hasty;                               // W8 and Q4: no search for scales: quick and worse, to measure speed
+    bool equalise;         // K equaliser, for INT8 KV
+    uint32_t w8_act_block; // W8: columns that share an activation scale, 128 or 0 = one a token
+    bool rough;            // W8 without smoothing: to measure what it brings
+    bool hasty;            // W8 and Q4: no search for scales: quick and worse, to measure speed
+    bool rounded;          // by bt_device_would_round, for the digest (common/model/digest.h): set by the engine
     const struct bt_calibration *calibration; // for W8 and Q4: set by the engine (common/engine/calibrate.h)
     void (*progress)(void *arg, size_t bytes_done, size_t bytes_total); // may be NULL; called from the opening thread
     void *progress_arg;

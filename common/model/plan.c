@@ -276,6 +276,7 @@ plan_ends(planner *p)
         if (head.tensor.rows != config->vocab || head.tensor.cols != config->hidden) {
             return wrong_shape(p, &head.tensor, config->vocab, config->hidden);
         }
+        p->plan->weights[p->plan->weight_count - 1].is_table = true;
         add_weight(p, &head, config->vocab, config->hidden);
         p->model->head = &p->model->head_own;
     }
@@ -346,6 +347,19 @@ bt_plan_close(bt_plan *plan)
     *plan = (bt_plan){0};
 }
 
+// Parts of a call lie next to each other: where those of the one that begins at `first` end.
+static uint32_t
+end_of_call(const bt_plan *plan, uint32_t first)
+{
+    uint32_t end = first + 1;
+
+    while (end < plan->weight_count && plan->weights[first].call != 0 &&
+           plan->weights[end].call == plan->weights[first].call) {
+        end++;
+    }
+    return end;
+}
+
 // A linear call takes weights that are all integers or all floats. Files that mix them in one are rare: their integers
 // become the floats they stand for.
 static void
@@ -385,13 +399,30 @@ bt_plan_formats(bt_plan *plan, bt_load_weights mode, uint32_t w8_act_block)
                               : mode == BT_LOAD_KEEP ? bt_ggml_format(job->tensor.type, NULL)
                                                      : made_format(job, mode, w8_act_block);
     }
-    for (uint32_t i = 0; i < plan->weight_count; i = end) { // parts of a call lie next to each other
-        for (end = i + 1; end < plan->weight_count && plan->weights[i].call != 0 &&
-                          plan->weights[end].call == plan->weights[i].call;) {
-            end++;
-        }
+    for (uint32_t i = 0; i < plan->weight_count; i = end) {
+        end = end_of_call(plan, i);
         even_out(plan, i, end);
     }
+}
+
+bool
+bt_plan_has_halves(const bt_plan *plan)
+{
+    uint32_t end;
+
+    for (uint32_t i = 0; i < plan->weight_count; i = end) {
+        uint8_t kind = plan->weights[i].weight->format.kind;
+        bool halves = (kind == BT_WEIGHT_F16 || kind == BT_WEIGHT_BF16) && !plan->weights[i].is_table;
+
+        end = end_of_call(plan, i);
+        for (uint32_t j = i; j < end; j++) {
+            halves = halves && plan->weights[j].weight->format.kind == kind;
+        }
+        if (halves) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static const char *

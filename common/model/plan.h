@@ -18,6 +18,7 @@ struct bt_weight_job {
     uint32_t first_row;           // of ours within the tensor
     uint32_t head_dim, rope_dims; // of interleaved rows; 0 where rows are in order
     bool is_end;                  // embedding or head
+    bool is_table;                // rows are looked up and nothing else: an embedding that is not the head, too
     uint32_t call;                // jobs with the same number > 0 are parts of one linear call
     // Writes `rows` rows from `first` (a multiple of 64) as codes of weight->format: codes [rows, padded cols], scales and
     // minima [rows, blocks]. NULL = as bt_ggml_codes maps the file's type. Called from many threads at once.
@@ -52,6 +53,9 @@ void bt_plan_close(bt_plan *plan); // accepts a zeroed one
 void bt_plan_formats(bt_plan *plan, bt_load_weights mode, uint32_t w8_act_block);
 // One line for the log and for `inspect`: "Q4_1 as q4a_32 ×210 (lossless), Q8_0 as q8_32 ×1 (lossless)".
 void bt_plan_describe(const bt_plan *plan, char *out, size_t bytes);
+
+// Is there a linear call all of whose weights are F16, or all BF16? By the formats that were set.
+bool bt_plan_has_halves(const bt_plan *plan);
 
 // Row `row` of a job within its tensor.
 uint64_t bt_weight_job_row(const bt_weight_job *job, uint32_t row);

@@ -100,6 +100,38 @@ def test_a_kernel_that_is_misspelt_is_not_left_out_in_silence(tiny, names):
     assert code == 2 and 'expected some of few, wide, gemm, decode, single, stream and prompt' in last_line(err)
 
 
+MIXED = """
+cluster: {{name: mixed, secret: "0123456789abcdef0123456789abcdef"}}
+model: {{path: {model}}}
+routers: {{nodes: [{{name: r1, listen: "127.0.0.1:0"}}]}}
+decode:
+  nodes:
+    - {{name: d1, link: "tcp://127.0.0.1:7100", transfer: "127.0.0.1:7200"}}
+    - {{name: d2, link: "tcp://127.0.0.1:7101", transfer: "127.0.0.1:7201", device: "cuda:0", cuda: {{activations: {activations}}}}}
+"""
+
+
+@pytest.mark.parametrize('kind, activations, fits', [('bf16', 'auto', False), ('f16', 'auto', False), ('bf16', 'f32', True), ('q8_0', 'auto', True)])
+def test_a_pool_rounds_16_bit_layers_in_one_way(tmp_path, kind, activations, fits):
+    model, file = str(tmp_path / 'm.gguf'), tmp_path / 'c.yaml'
+    assert run(BATON, 'synth', 'tiny', model, '--type', kind)[0] == 0
+    file.write_text(MIXED.format(model=model, activations=activations))
+    file.chmod(0o600)
+    router = subprocess.Popen([BATON, 'router', '--config', str(file)], stderr=subprocess.PIPE, text=True)
+    said = []
+    try:
+        for line in router.stderr:  # ends with the router
+            said.append(line)
+            if 'ROUTER-OPEN' in line:
+                break
+    finally:
+        router.terminate()
+        code = router.wait(20)
+    assert fits == ('ROUTER-OPEN' in said[-1]), said
+    if not fits:
+        assert code == 2 and 'd1 (device: cpu) and d2 (device: cuda:0) are of one pool' in said[-1]
+
+
 def test_a_device_that_is_no_device_is_a_wrong_use(tiny):
     for device in ('cuda:', 'cuda:x', 'gpu', 'cuda:-1'):
         code, _, err = run(BATON, 'run', tiny, '--prompt', 'x', '--device', device)

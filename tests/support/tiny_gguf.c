@@ -165,7 +165,9 @@ list_tensors(tensor out[TENSORS])
 static size_t
 tensor_bytes(const tensor *of, uint32_t type)
 {
-    size_t row = of->rows == 0 || type == BT_TINY_F32 ? of->cols * 4 : of->cols / 32 * (type == BT_TINY_Q4_0 ? 18 : 34);
+    size_t row = of->rows == 0 || type == BT_TINY_F32          ? of->cols * 4
+                 : type == BT_TINY_F16 || type == BT_TINY_BF16 ? of->cols * 2
+                                                               : of->cols / 32 * (type == BT_TINY_Q4_0 ? 18 : 34);
     size_t bytes = row * (of->rows != 0 ? of->rows : 1);
 
     return (bytes + 31) / 32 * 32;
@@ -212,6 +214,16 @@ put_q8_0(bt_buf *out, const float *values)
 }
 
 static void
+put_halves(bt_buf *out, const float *values, uint32_t type)
+{
+    for (int i = 0; i < 32; i++) {
+        uint16_t half = type == BT_TINY_F16 ? bt_f32_to_f16(values[i]) : bt_f32_to_bf16(values[i]);
+
+        bt_buf_append(out, &half, 2);
+    }
+}
+
+static void
 put_row(bt_buf *out, const float *values, uint32_t cols, uint32_t type)
 {
     for (uint32_t i = 0; i < cols; i += 32) {
@@ -219,6 +231,8 @@ put_row(bt_buf *out, const float *values, uint32_t cols, uint32_t type)
             put_q4_0(out, values + i);
         } else if (type == BT_TINY_Q8_0) {
             put_q8_0(out, values + i);
+        } else if (type != BT_TINY_F32) {
+            put_halves(out, values + i, type);
         } else {
             bt_buf_append(out, values + i, 32 * sizeof *values);
         }

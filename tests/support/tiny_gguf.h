@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BT_TINY_F32 = 0, BT_TINY_Q4_0 = 2, BT_TINY_Q8_0 = 8 }; // ggml's type numbers; norms are F32 in each
+// ggml's type numbers; norms are F32 in each
+enum { BT_TINY_F32 = 0, BT_TINY_F16 = 1, BT_TINY_Q4_0 = 2, BT_TINY_Q8_0 = 8, BT_TINY_BF16 = 30 };
 
 #define BT_TINY_VOCAB 300
 #define BT_TINY_CHAT_TEMPLATE                                                                                          \

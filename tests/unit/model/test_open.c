@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/model/card.h"
 #include "common/model/model.h"
 #include "common/model/plan.h"
 
@@ -328,6 +329,62 @@ START_TEST(the_digest_names_weights_and_options)
 }
 END_TEST
 
+// On a GPU activations that meet 16-bit weights are rounded: another model. All else has the same bits there.
+START_TEST(a_gpu_makes_another_model_of_16_bit_layers_alone)
+{
+    static const uint32_t types[] = {BT_TINY_F32, BT_TINY_F16, BT_TINY_BF16, BT_TINY_Q4_0, BT_TINY_Q8_0};
+    static const bt_load_weights modes[] = {BT_LOAD_KEEP, BT_LOAD_W8, BT_LOAD_Q4, BT_LOAD_EXACT};
+
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        const char *path = in_folder("tiny.gguf");
+
+        bt_test_write_tiny_gguf_as(path, types[t]);
+        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+            bt_model_options options[] = {{.weights = modes[m]}, {.weights = modes[m], .rounded = true}};
+            bool halves = (types[t] == BT_TINY_F16 || types[t] == BT_TINY_BF16) && modes[m] == BT_LOAD_KEEP;
+            bt_model_names names[2];
+
+            ck_assert_int_eq(bt_model_foresee(path, options, names, 2, NULL), BT_OK);
+            ck_assert_int_eq(names[0].digest != names[1].digest, halves);
+            ck_assert_uint_eq(names[0].family, names[1].family); // caches mean the same
+        }
+    }
+}
+END_TEST
+
+static const bt_format of_f32 = {.kind = BT_WEIGHT_F32}, of_f16 = {.kind = BT_WEIGHT_F16},
+                       of_bf16 = {.kind = BT_WEIGHT_BF16}, of_w8 = {.kind = BT_WEIGHT_INT, .bits = 8};
+
+START_TEST(layers_are_of_16_bits_where_a_whole_call_is)
+{
+    const struct {
+        bt_format table, parts[2], alone;
+        bool is_head, halves;
+    } cases[] = {
+        {of_w8, {of_w8, of_w8}, of_w8, true, false},    {of_f32, {of_f32, of_f32}, of_f32, true, false},
+        {of_bf16, {of_w8, of_w8}, of_w8, false, false}, // an embedding is looked up
+        {of_bf16, {of_w8, of_w8}, of_w8, true, true},   {of_w8, {of_bf16, of_bf16}, of_w8, true, true},
+        {of_w8, {of_f16, of_f16}, of_w8, true, true},   {of_w8, {of_w8, of_w8}, of_f16, true, true},
+        {of_w8, {of_f16, of_bf16}, of_w8, true, false}, // such a call has no kernel of its own
+        {of_w8, {of_f32, of_bf16}, of_w8, true, false},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bt_weight weights[4] = {{.format = cases[i].table},
+                                {.format = cases[i].parts[0]},
+                                {.format = cases[i].parts[1]},
+                                {.format = cases[i].alone}};
+        bt_weight_job jobs[4] = {{.weight = &weights[0], .is_end = true, .is_table = !cases[i].is_head},
+                                 {.weight = &weights[1], .call = 1},
+                                 {.weight = &weights[2], .call = 1},
+                                 {.weight = &weights[3], .call = 2}};
+        bt_plan plan = {.weights = jobs, .weight_count = 4};
+
+        ck_assert_msg(bt_plan_has_halves(&plan) == cases[i].halves, "case %zu", i);
+    }
+}
+END_TEST
+
 START_TEST(a_call_of_mixed_kinds_becomes_all_floats)
 {
     bt_weight weights[3] = {{.rows = 64, .cols = 64}, {.rows = 64, .cols = 64}, {.rows = 64, .cols = 64}};
@@ -541,6 +598,8 @@ main(void)
     tcase_add_test(tests, a_cut_file_is_refused);
     tcase_add_test(tests, progress_rises_to_the_total);
     tcase_add_test(tests, the_digest_names_weights_and_options);
+    tcase_add_test(tests, a_gpu_makes_another_model_of_16_bit_layers_alone);
+    tcase_add_test(tests, layers_are_of_16_bits_where_a_whole_call_is);
     tcase_add_test(tests, a_call_of_mixed_kinds_becomes_all_floats);
     tcase_add_test(tests, a_file_and_a_folder_of_one_model_are_the_same_model);
     tcase_add_test(tests, both_styles_of_config_json_say_the_same);

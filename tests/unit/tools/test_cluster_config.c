@@ -55,7 +55,6 @@ START_TEST(the_nearest_setting_wins)
     // --set: of the program that runs, and of no other.
     ck_assert_uint_eq(c.prefill[1].engine.context, 99);
     ck_assert_uint_eq(c.prefill[0].engine.context, 0);
-    ck_assert(bt_cluster_two_weights(&c));
 }
 END_TEST
 
@@ -68,6 +67,10 @@ START_TEST(a_node_names_the_device_it_runs_on)
     ck_assert_int_eq(options.device.kind, BT_DEVICE_CUDA);
     ck_assert_uint_eq(options.device.index, 1);
     ck_assert_int_eq(bt_engine_settings_options(&c.prefill[0].engine, "x").device.kind, BT_DEVICE_CPU);
+    ck_assert(options.model.rounded && !bt_engine_settings_options(&c.prefill[0].engine, "x").model.rounded);
+    must(read_as(GOOD, BT_NODE_DECODE, NULL, "cuda.activations=f32")); // a CPU's numbers anywhere
+    memcpy(c.decode[0].engine.device, "cuda:1", 7);
+    ck_assert(!bt_engine_settings_options(&c.decode[0].engine, "x").model.rounded);
     ck_assert_int_eq(read_as(GOOD, BT_NODE_DECODE, NULL, "device=gpu"), BT_ERR_INVALID);
     ck_assert_msg(strstr(why.text, "expected cpu or cuda:N, not 'gpu'") != NULL, "%s", why.text);
 }

@@ -19,7 +19,7 @@ cp "$here/../data/tiny-q8_0.gguf" "$out/tests/data/"
 for m in "$here/../data/tiny-q8_0.gguf" "$@"; do cp -rL "$m" "$out/models/"; done
 (cd "$data" && tar -cf - --exclude='hidden.*' --exclude='logits.*' --exclude='*.py' --exclude='*.tsv' --exclude='tokens*' --exclude='*moe*' \
     --exclude='mixtral*' golden models/stories260K/gguf corpora/wikitext-2-raw/wiki.test.raw.gz) | tar -C "$out/data" -xf -
-cp "$here"/{run,real,sanitize,models}.sh "$here"/{wgmma_registers,pair,pair_nodes,pair_steps}.py "$out/"
+cp "$here"/{run,real,sanitize,models}.sh "$here"/{wgmma_registers,pair,pair_nodes,pair_steps,ratio}.py "$out/"
 # The programs hold the same kernels: a window of 64 MB finds them again, which makes a fifth of what gzip does.
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz --lzma2=preset=1,dict=64MiB -T1 >"$out.txz"
 du -shc "$out" "$out.txz" | head -2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [PART…]: all GPU tests and benches from a carried bundle (README.md says how it is made), in under eight minutes. Builds nothing.
 # Parts: tests errors models cluster kernels engine (default: all), and two_gpus, which cluster does itself where there are two ($PROMPTS
-# of its answers under trouble). Logs and figures go to $OUT, or to the bundle's folder; a short table comes last.
+# of its answers under trouble), and ratio, after engine: 16 bits everywhere against its w8 and q4, two minutes more. Logs and figures go to
+# $OUT, or to the bundle's folder; a short table comes last.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} failed=0 table=""
@@ -184,7 +185,7 @@ engine() {
     local model=/tmp/baton-llama-8b.gguf begin=$SECONDS common code=0
     common=(--device cuda:0 --set engine.hasty_weights=true --repeat 1 --json)
     bin/baton synth llama-8b $model --type q8_0 >"$out/synth.log" 2>&1 || { line "synth llama-8b" 1 $((SECONDS - begin)) ""; return; }
-    timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 4 \
+    timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 1,4 \
         >"$out/engine-w8.jsonl" 2>"$out/engine-w8.log" || code=$?
     line "8B w8, prefill" $code $((SECONDS - begin)) "$(figures "$out/engine-w8.jsonl")"
     code=0 begin=$SECONDS
@@ -192,6 +193,31 @@ engine() {
         >"$out/engine-q4.jsonl" 2>"$out/engine-q4.log" || code=$?
     line "8B q4, decode at 2k" $code $((SECONDS - begin)) "$(figures "$out/engine-q4.jsonl")"
     rm -f $model
+}
+
+# The same shape with bf16 weights, the cache in INT8 (what a model as it is gets) and in F16. What was measured before the last line is compared
+# with in it: w8 reads and q4 writes.
+ratio() {
+    local model=/tmp/baton-llama-8b-bf16.gguf begin=$SECONDS kv code
+    bin/baton synth llama-8b $model --type bf16 >"$out/synth-bf16.log" 2>&1 || { line "synth llama-8b, bf16" 1 $((SECONDS - begin)) ""; return; }
+    line "synth llama-8b, bf16" 0 $((SECONDS - begin)) ""
+    for kv in int8 f16; do
+        code=0 begin=$SECONDS
+        halves $kv read --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 1,4 || code=$?
+        halves $kv write --set engine.chunk_tokens=2048 --pp 0 --tg 64 --batch 1,32,128 --depth 2048 || code=$?
+        line "8B bf16, cache $kv" $code $((SECONDS - begin)) "$(figures "$out/engine-bf16-$kv-read.jsonl"); $(figures "$out/engine-bf16-$kv-write.jsonl")"
+    done
+    rm -f $model
+    code=0
+    python3 ratio.py "$out" >"$out/ratio.txt" 2>&1 || code=$?
+    cat "$out/ratio.txt"
+    line "w8 + q4 against bf16" $code 0 "$(tail -1 "$out/ratio.txt")"
+}
+
+# halves KV NAME OPTION…: a bench of the bf16 model.
+halves() {
+    local name=engine-bf16-$1-$2
+    timeout 120 bin/baton bench engine $model --kv "$1" --device cuda:0 --repeat 1 --json "${@:3}" >"$out/$name.jsonl" 2>"$out/$name.log"
 }
 
 figures() { # batch and tok/s of each line, share of the limit
@@ -202,7 +228,7 @@ print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_pe
 [ $# -gt 0 ] || set -- tests errors models cluster kernels engine
 for part in "$@"; do
     case $part in
-    tests | errors | models | cluster | kernels | engine | two_gpus) $part ;;
+    tests | errors | models | cluster | kernels | engine | two_gpus | ratio) $part ;;
     *) echo "run.sh: no such part: $part"; exit 2 ;;
     esac
 done

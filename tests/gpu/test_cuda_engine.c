@@ -1,5 +1,6 @@
 // An engine on the GPU gives the tokens and the logits of one on the CPU, bit for bit: however requests are batched and cut, drawn on the
-// device or by the host, over every architecture and format; and it takes the memory that was planned.
+// device or by the host, over every architecture and format; and it takes the memory that was planned. Models with layers of 16-bit weights,
+// which have another digest on the GPU, give the bits of their first run there, and the CPU's but for roundings.
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/engine/state.h"
@@ -8,6 +9,7 @@
 #include "tests/support/test.h"
 #include "tests/support/tiny_gguf.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,14 +67,14 @@ set_scene(scene *s, bool on_device)
 }
 
 static void
-compare_scenes(const scene *cpu, const scene *gpu, const bt_play_options *way)
+compare_scenes(const scene *expected, const scene *gpu, const bt_play_options *way)
 {
-    for (uint32_t r = 0; r < cpu->count; r++) {
-        ck_assert_msg(memcmp(cpu->answers[r], gpu->answers[r], sizeof cpu->answers[r]) == 0,
-                      "batch %u, chunk %u%s: request %u has other tokens than on the CPU", way->batch, way->chunk,
+    for (uint32_t r = 0; r < expected->count; r++) {
+        ck_assert_msg(memcmp(expected->answers[r], gpu->answers[r], sizeof gpu->answers[r]) == 0,
+                      "batch %u, chunk %u%s: request %u has other tokens than expected", way->batch, way->chunk,
                       way->prefix ? ", prefixes" : "", r);
-        ck_assert_msg(memcmp(cpu->logprobs[r], gpu->logprobs[r], sizeof cpu->logprobs[r]) == 0,
-                      "batch %u, chunk %u%s: request %u has other log-probabilities than on the CPU", way->batch,
+        ck_assert_msg(memcmp(expected->logprobs[r], gpu->logprobs[r], sizeof gpu->logprobs[r]) == 0,
+                      "batch %u, chunk %u%s: request %u has other log-probabilities than expected", way->batch,
                       way->chunk, way->prefix ? ", prefixes" : "", r);
     }
 }
@@ -87,6 +89,8 @@ static const served tiny_models[] = {
     {BT_TINY_Q8_0, BT_LOAD_KEEP, BT_KV_INT8}, {BT_TINY_Q4_0, BT_LOAD_KEEP, BT_KV_INT8},
     {BT_TINY_Q8_0, BT_LOAD_Q4, BT_KV_INT8},   {BT_TINY_Q8_0, BT_LOAD_W8, BT_KV_INT8},
     {BT_TINY_F32, BT_LOAD_KEEP, BT_KV_F16},   {BT_TINY_Q4_0, BT_LOAD_EXACT, BT_KV_F32},
+    {BT_TINY_BF16, BT_LOAD_KEEP, BT_KV_INT8}, {BT_TINY_F16, BT_LOAD_KEEP, BT_KV_INT8},
+    {BT_TINY_BF16, BT_LOAD_W8, BT_KV_INT8},
 };
 
 static const char *
@@ -99,11 +103,11 @@ write_tiny(uint32_t type)
     return path;
 }
 
-START_TEST(streams_are_the_cpus_however_they_run)
+START_TEST(streams_are_the_same_however_they_run)
 {
     static const bt_play_options ways[] = {{1, 512, false}, {4, 32, true},   {16, 512, true},
                                            {64, 80, false}, {64, 512, true}, {64, 512, true}};
-    static scene cpu, gpu;
+    static scene expected, gpu;
     const served *m = &tiny_models[_i / 2];
     bt_engine_options options = {
         .model = {.path = write_tiny(m->type), .weights = m->weights, .equalise = m->kv == BT_KV_INT8},
@@ -112,17 +116,21 @@ START_TEST(streams_are_the_cpus_however_they_run)
         .chunk_tokens = 512,
         .context = 256,
     };
-    bt_engine *engine = open_on(BT_DEVICE_CPU, options);
+    bt_engine *cpu = open_on(BT_DEVICE_CPU, options), *engine = open_on(BT_DEVICE_CUDA, options);
 
-    set_scene(&cpu, _i % 2 == 0);
-    bt_play(engine, cpu.requests, cpu.count, &(bt_play_options){16, 512, false});
-    bt_engine_close(engine);
-    engine = open_on(BT_DEVICE_CUDA, options);
+    set_scene(&expected, _i % 2 == 0);
+    if (bt_engine_model(cpu)->digest == bt_engine_model(engine)->digest) {
+        bt_play(cpu, expected.requests, expected.count, &(bt_play_options){16, 512, false});
+    } else { // one by one on the GPU itself
+        ck_assert(m->weights == BT_LOAD_KEEP && (m->type == BT_TINY_BF16 || m->type == BT_TINY_F16));
+        bt_play(engine, expected.requests, expected.count, &(bt_play_options){1, 512, false});
+    }
+    bt_engine_close(cpu);
     for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         if (bt_gpu_takes((uint32_t)_i + w)) {
             set_scene(&gpu, _i % 2 == 0);
             bt_play(engine, gpu.requests, gpu.count, &ways[w]);
-            compare_scenes(&cpu, &gpu, &ways[w]);
+            compare_scenes(&expected, &gpu, &ways[w]);
         }
     }
     bt_engine_close(engine);
@@ -164,6 +172,23 @@ logits_of(bt_engine *engine, const int32_t *ids, uint32_t chunk)
     return out;
 }
 
+// Each of a layer's four calls rounds its activations to within u = 2^-8, independently, and the head does; a rounding is u / √3 of its
+// number in the mean at most. Twice what they add up to if none is damped is let pass for caches' codes that turn over with them: the
+// distance of all logits, as a share of their size.
+static void
+are_near(const bt_engine *engine, const float *expected, const float *found, const char *path)
+{
+    const bt_model_config *c = &bt_engine_model(engine)->config;
+    double limit = 2 * 0x1p-8 / sqrt(3) * sqrt(4.0 * c->layers + 1), off = 0, size = 0;
+
+    for (size_t i = 0; i < (size_t)IDS * c->vocab; i++) {
+        off += pow((double)found[i] - (double)expected[i], 2), size += pow((double)expected[i], 2);
+    }
+    printf("%s: logits differ from the CPU's by %.5f of their size, limit %.5f\n", path, sqrt(off / size), limit);
+    ck_assert_msg(sqrt(off / size) <= limit && off > 0, "%s: logits differ by %.5f of their size, limit %.5f", path,
+                  sqrt(off / size), limit);
+}
+
 static void
 compare_logits(const char *path, bt_load_weights weights, bt_kv_format kv)
 {
@@ -185,6 +210,13 @@ compare_logits(const char *path, bt_load_weights weights, bt_kv_format kv)
 
     draw_ids(cpu, ids);
     expected = logits_of(cpu, ids, IDS);
+    if (bt_engine_model(cpu)->digest != bt_engine_model(gpu)->digest) {
+        float *own = logits_of(gpu, ids, IDS);
+
+        are_near(gpu, expected, own, path);
+        free(expected);
+        expected = own;
+    }
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
         float *found = logits_of(gpu, ids, chunks[c]);
         size_t at = 0;
@@ -193,7 +225,7 @@ compare_logits(const char *path, bt_load_weights weights, bt_kv_format kv)
             at++;
         }
         ck_assert_msg(at == (size_t)IDS * vocab,
-                      "%s, weights %d, cache %d, chunk %u: logit %zu of position %zu is %a, the CPU's %a", path,
+                      "%s, weights %d, cache %d, chunk %u: logit %zu of position %zu is %a, expected %a", path,
                       (int)weights, (int)kv, chunks[c], at % vocab, at / vocab, (double)found[at],
                       (double)expected[at]);
         free(found);
@@ -316,7 +348,7 @@ main(void)
     TCase *tests = tcase_create("engine"), *memory = tcase_create("memory"); // the second wants the GPU for itself
 
     bt_log_set_level(BT_LOG_ERROR);
-    tcase_add_loop_test(tests, streams_are_the_cpus_however_they_run, 0,
+    tcase_add_loop_test(tests, streams_are_the_same_however_they_run, 0,
                         2 * (int)(sizeof tiny_models / sizeof *tiny_models));
     tcase_add_loop_test(tests, logits_of_every_architecture_and_format_are_the_cpus, 0, FILES);
     tcase_add_test(memory, an_engine_takes_the_memory_that_was_planned);

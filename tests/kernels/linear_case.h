@@ -36,6 +36,8 @@ typedef struct {
     uint32_t outlier_every; // about one weight in so many; 0 = 50
     bt_linear_epilogue epilogue;
     float scale, softcap;
+    bool
+        integers; // float weights and x are whole numbers −8 … 8: every sum of their products is exact, whatever its order
     uint64_t seed;
 } linear_shape;
 

@@ -1,4 +1,4 @@
-// bench_cuda [index [decode|layers|wide|others|prompt|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// bench_cuda [index [decode|layers|wide|others|prompt|half[-layer|-few|-many]|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
 #include "kernels/bench/bench_cuda.cuh"
 
@@ -13,7 +13,7 @@
 
 bt_device *device;
 bt_cuda *cuda;
-double hbm_gb, int8_tops;
+double hbm_gb, int8_tops, bf16_tflops;
 
 void
 must(bool good, const char *what)
@@ -75,10 +75,11 @@ measure_device(const bt_device_options *options)
     bt_why why;
 
     must(bt_probe_gpu(&limits, options, &why) == BT_OK, why.text);
-    hbm_gb = limits.read_gb_s, int8_tops = limits.int8_tops;
+    hbm_gb = limits.read_gb_s, int8_tops = limits.int8_tops, bf16_tflops = limits.bf16_tflops;
     printf("{\"device\":\"%s\"}\n", limits.name);
     printf("{\"test\":\"hbm_read\",\"gb_per_s\":%.0f}\n", hbm_gb);
     printf("{\"test\":\"int8_product_8192\",\"tops\":%.0f}\n", int8_tops);
+    printf("{\"test\":\"bf16_product_8192\",\"tflops\":%.0f}\n", bf16_tflops);
 }
 
 // Layers of a step of sequences at 2k: what a step takes but the embedding, the head and the draw.
@@ -154,6 +155,7 @@ main(int argc, char **argv)
     for (int i = 0; i < 2 && strstr("prompt", only) != NULL; i++) {
         bench_linear(&prompt[i], many, 3);
     }
+    bench_halves(only);
     if (strstr("chain", only) != NULL) {
         bench_chains(w8, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
     }

@@ -5,7 +5,7 @@
 
 extern bt_device *device;
 extern bt_cuda *cuda;
-extern double hbm_gb, int8_tops; // of this device in this run
+extern double hbm_gb, int8_tops, bf16_tflops; // of this device in this run
 
 void must(bool good, const char *what);
 // Seconds of one of `count` calls that `queue` makes, recorded once: the median of replays.
@@ -35,7 +35,11 @@ void bench_layer(const char *name, const linear_shape shapes[4], const uint32_t 
 // Seconds of what goes before a call, of `count` such calls.
 double prologue_seconds(const bt_linear_args *args, int count);
 
-// ---- bench_cuda_chain.cu, bench_cuda_attention.cu ----
+// ---- bench_cuda_half.cu, bench_cuda_chain.cu, bench_cuda_attention.cu ----
+
+// 16-bit weights in an 8B shape, few tokens and many, and beside them cuBLASLt's product alone: of half-layer, half-few and half-many those
+// that have `only` in their names.
+void bench_halves(const char *only);
 
 // The linear layers of a prompt, as an engine calls them: with our own kernel, if the GPU has it, and with cuBLASLt. `only` so many tokens,
 // unless that is 0.

@@ -57,8 +57,12 @@ make_weight(bt_weight *w, const linear_shape *shape, uint32_t part, uint32_t see
     w->format = shape->format, w->rows = shape->rows[part], w->cols = shape->cols, w->bytes = l.bytes;
     w->data = (uint8_t *)bt_device_alloc(device, l.bytes);
     must(w->data != NULL, "memory");
-    fill(w->data, l.codes_offset, 7 + seed, 0x03ff03ffu, 0x20002000u); // scales of about 0.01
-    fill(w->data + l.codes_offset, l.bytes - l.codes_offset, 9 + seed, ~0u, 0);
+    if (shape->format.kind != BT_WEIGHT_INT) {
+        fill(w->data, l.bytes, 9 + seed, 0x80ff80ffu, 0x3c003c00u); // ± 2^-7 … 2^-5 as bf16, ± 1 … 1.25 as f16
+    } else {
+        fill(w->data, l.codes_offset, 7 + seed, 0x03ff03ffu, 0x20002000u); // scales of about 0.01
+        fill(w->data + l.codes_offset, l.bytes - l.codes_offset, 9 + seed, ~0u, 0);
+    }
     if (shape->every != 0) {
         make_outliers(w, shape->every, &rng);
     }
@@ -138,8 +142,13 @@ static void
 queue_prologues(void *arg)
 {
     const prologue_calls *p = (const prologue_calls *)arg;
+    bool halves = cuda->head.rounds && p->args->weights[0]->format.kind != BT_WEIGHT_INT;
 
     for (int i = 0; i < p->count; i++) {
+        if (halves) {
+            must(bt_cuda_half_rows(cuda, p->args) == BT_OK, "prologue");
+            continue;
+        }
         must(bt_cuda_prologue(cuda, p->args, p->args->tokens < 1024 ? BT_A8_FRAGMENTS : BT_A8_ROWS) == BT_OK,
              "prologue");
     }
@@ -156,6 +165,7 @@ prologue_seconds(const bt_linear_args *args, int count)
 void
 bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
 {
+    double peak = shape->format.kind == BT_WEIGHT_INT ? int8_tops : bf16_tflops;
     linear_bench b;
 
     linear_bench_init(&b, shape, tokens[count - 1]);
@@ -169,10 +179,10 @@ bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
             operations += 2.0 * shape->rows[p] * shape->cols * tokens[i];
         }
         printf("{\"test\":\"linear\",\"shape\":\"%s\",\"rows\":%.0f,\"cols\":%u,\"tokens\":%u,\"us\":%.1f,"
-               "\"a_prologue_alone_us\":%.1f,\"gb_per_s\":%.0f,\"of_hbm\":%.2f,\"tops\":%.0f,\"of_int8\":%.2f}\n",
+               "\"a_prologue_alone_us\":%.1f,\"gb_per_s\":%.0f,\"of_hbm\":%.2f,\"tops\":%.0f,\"of_peak\":%.2f}\n",
                shape->name, operations / 2 / shape->cols / tokens[i], shape->cols, tokens[i], all * 1e6, before * 1e6,
                (double)b.bytes / all * 1e-9, (double)b.bytes / all * 1e-9 / hbm_gb, operations / all * 1e-12,
-               int8_tops > 0 ? operations / all * 1e-12 / int8_tops : 0);
+               peak > 0 ? operations / all * 1e-12 / peak : 0);
         fflush(stdout);
     }
     linear_bench_fini(&b);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/ref/math.h"
 #include "kernels/cpu/ref/quantise.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/rounded.h"
 #include "tests/kernels/linear_case.h"
 #include "tests/support/test.h"
 
@@ -208,24 +209,6 @@ END_TEST
 
 // ---- rounded ----
 
-// x^ of a row, in double.
-static void
-rounded_row(const float *x, uint32_t cols, bt_format f, double *out)
-{
-    float power = 1;
-
-    if (f.kind == BT_WEIGHT_F16) {
-        uint32_t exponent = bt_ref_amax_bits(x, cols) >> 23;
-
-        exponent = exponent < 15 ? 15 : exponent > 254 ? 254 : exponent;
-        power = ldexpf(1, 141 - (int)exponent);
-    }
-    for (uint32_t k = 0; k < cols; k++) {
-        out[k] = f.kind == BT_WEIGHT_F16 ? (double)bt_f16_to_f32(bt_f32_to_f16(x[k] * power)) / power
-                                         : (double)bt_bf16_to_f32(bt_f32_to_bf16(x[k]));
-    }
-}
-
 typedef struct {
     double worst, worst_of_ref; // shares of the bounds
 } margins;
@@ -235,13 +218,14 @@ static void
 check_row(const on_gpu *g, const linear_shape *shape, const linear_case *of_ref, uint32_t token, const float *y,
           margins *m)
 {
-    double *rounded = malloc(shape->cols * sizeof *rounded),
-           u = shape->formats[0].kind == BT_WEIGHT_F16 ? 0x1p-11 : 0x1p-8;
-    float *x = malloc(bt_cols_padded(shape->cols) * sizeof *x);
+    double u = shape->formats[0].kind == BT_WEIGHT_F16 ? 0x1p-11 : 0x1p-8;
+    size_t bytes = bt_cols_padded(shape->cols) * sizeof(float);
+    float *x = malloc(bytes), *rounded = malloc(bytes);
     double cut = 18.0 * ((shape->cols + 15) / 16) * 0x1p-23;
 
     bt_ref_norm_row(g->k.x + token * g->args.x_stride, shape->cols, g->k.norm, g->args.norm_eps, x);
-    rounded_row(x, shape->cols, shape->formats[0], rounded);
+    memcpy(rounded, x, bytes);
+    bt_round_row(rounded, shape->cols, shape->formats[0].kind);
     for (uint32_t row = 0; row < shape->rows[0]; row++) {
         double sum = 0, size = 0, size_of_ref = 0, found = y[token * g->args.y_stride + row], off, off_ref;
 

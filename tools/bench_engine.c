@@ -218,41 +218,34 @@ prefill(bench *b, uint32_t batch, uint32_t from, uint32_t to)
     return err;
 }
 
-// Within the pool, which may be a GPU's: then by way of the host.
+// What the first sequence's blocks hold to those of the others. A GPU's pool is read and written by way of the host.
 static bt_err
-copy_blocks(bt_device *device, uint8_t *to, const uint8_t *from, size_t bytes)
+copy_first(bench *b, uint32_t batch, size_t bytes)
 {
-    uint8_t *middle;
-    bt_err err;
+    bt_device *device = bt_engine_device(b->engine);
+    bool host = bt_device_is_host(device);
+    uint8_t *pool = bt_engine_kv_pool(b->engine), *first = host ? pool : bt_alloc(bytes);
+    size_t apart = b->blocks_each * bt_engine_kv_layout(b->engine)->block_bytes;
+    bt_err err = first == NULL ? BT_ERR_NO_MEMORY : host ? BT_OK : bt_device_read(device, first, pool, bytes);
 
-    if (bt_device_is_host(device)) {
-        memcpy(to, from, bytes);
-        return BT_OK;
+    for (uint32_t s = 1; s < batch && err == BT_OK; s++) {
+        err = bt_device_write(device, pool + s * apart, first, bytes);
     }
-    if ((middle = bt_alloc(bytes)) == NULL) {
-        return BT_ERR_NO_MEMORY;
+    if (!host) {
+        bt_free(first);
     }
-    err = bt_device_read(device, middle, from, bytes);
-    err = err == BT_OK ? bt_device_write(device, to, middle, bytes) : err;
-    bt_free(middle);
     return err;
 }
 
-// Gives every sequence `depth` positions: computed once, then copied block by block.
+// Gives every sequence `depth` positions: computed once, then copied.
 static bt_err
 fill_depth(bench *b, uint32_t batch, uint32_t depth)
 {
-    size_t block_bytes = bt_engine_kv_layout(b->engine)->block_bytes;
-    uint32_t block_tokens = bt_engine_kv_layout(b->engine)->block_tokens;
-    uint32_t blocks = (depth + block_tokens - 1) / block_tokens;
-    uint8_t *pool = bt_engine_kv_pool(b->engine);
+    const bt_kv_layout *layout = bt_engine_kv_layout(b->engine);
+    uint32_t blocks = (depth + layout->block_tokens - 1) / layout->block_tokens;
     bt_err err = prefill(b, b->lend ? batch : 1, 0, depth); // a lent pool that we see is not the one that is read
 
-    for (uint32_t s = 1; s < batch && err == BT_OK && blocks != 0 && !b->lend; s++) {
-        err = copy_blocks(bt_engine_device(b->engine), pool + (size_t)s * b->blocks_each * block_bytes, pool,
-                          blocks * block_bytes);
-    }
-    return err;
+    return err != BT_OK || b->lend || blocks == 0 ? err : copy_first(b, batch, blocks * layout->block_bytes);
 }
 
 static bt_err

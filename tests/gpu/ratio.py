@@ -5,27 +5,34 @@ import sys
 PROMPT, ANSWER = 2048, 256
 
 
-def rates(name):
-    with open(f"{sys.argv[1]}/{name}.jsonl") as lines:
-        return {(p["test"], p["batch"]): p["tokens_per_s"] for p in map(json.loads, lines)}
+def rates(*names):
+    found = {}
+    for name in names:
+        with open(f'{sys.argv[1]}/{name}.jsonl') as lines:
+            found |= {(p['test'], p['batch']): p['tokens_per_s'] for p in map(json.loads, lines)}
+    return found
 
 
-def seconds(read, write):
-    """Of one GPU for a request, when 4 prompts are read together and 128 answers written together."""
-    return PROMPT / read["pp", 4] + ANSWER / write["tg", 128]
+def first_token(of, together):
+    """Seconds until prompts that come together have been read."""
+    return together * PROMPT / of['pp', together]
 
 
-ours = rates("engine-w8"), rates("engine-q4")
-for kv in "int8", "f16":
-    theirs = rates(f"engine-bf16-{kv}-read"), rates(f"engine-bf16-{kv}-write")
-    print(f"against bf16 with a cache of {kv}:")
-    for (test, batch), rate in sorted({**ours[0], **ours[1]}.items()):
-        other = {**theirs[0], **theirs[1]}[test, batch]
-        print(f"  {'prompts' if test == 'pp' else 'answers':8} {batch:3} at a time: {rate:9.0f} tok/s, {other:9.0f}: {rate / other:.2f} x")
-    first = PROMPT / ours[0]["pp", 1], PROMPT / theirs[0]["pp", 1]
-    print(f"  time to the first token of {PROMPT}, alone: {first[0] * 1e3:.1f} ms, {first[1] * 1e3:.1f} ms: {100 * first[0] / first[1] - 100:+.0f} %")
-    through = seconds(*theirs) / seconds(*ours)
-    print(f"  {PROMPT} in, {ANSWER} out on one GPU: {1 / seconds(*ours):.1f} requests/s, {1 / seconds(*theirs):.1f}: {through:.2f} x")
-    if kv == "int8":
-        summary = f"{through:.2f} x the requests, first token {100 * first[0] / first[1] - 100:+.0f} % (source article: 2.1 x, -35 %)"
-print(summary)
+def requests(of, batch):
+    """A second on one GPU that reads 4 prompts together (or one, for one answer) and writes so many answers together."""
+    return 1 / (PROMPT / of['pp', min(batch, 4)] + ANSWER / of['tg', batch])
+
+
+ours, theirs = rates('engine-w8', 'engine-q4'), rates('engine-bf16-read', 'engine-bf16-write')
+for (test, batch), rate in sorted(ours.items()):
+    other = theirs[test, batch]
+    print(f'{"prompts" if test == "pp" else "answers":8} {batch:3} at a time: {rate:9.0f} tok/s, {other:9.0f}: {rate / other:.2f} x')
+for together in 1, 4:
+    a, b = first_token(ours, together), first_token(theirs, together)
+    print(f'first token, {together} of {PROMPT} together: {a * 1e3:8.1f} ms, {b * 1e3:8.1f} ms: {100 * a / b - 100:+.0f} %')
+for batch in 1, 32, 128:
+    a, b = requests(ours, batch), requests(theirs, batch)
+    print(f'{PROMPT} in, {ANSWER} out, {batch:3} at a time: {a:8.2f} requests/s, {b:8.2f}: {a / b:.2f} x')
+through = ' / '.join(f'{requests(ours, n) / requests(theirs, n):.2f}' for n in (1, 32, 128))
+first = ' / '.join(f'{100 * first_token(ours, n) / first_token(theirs, n) - 100:+.0f} %' for n in (1, 4))
+print(f'{through} x the requests at 1 / 32 / 128, first token {first} at 1 / 4 (source article: 2.1 x, -35 %)')

@@ -238,6 +238,14 @@ bt_cuda_a8_columns(uint32_t cols)
     return (cols + 127) / 128 * 128;
 }
 
+// Rows of 16-bit activations that kernels read where there are so many tokens: whole tiles of 64, or of clusters. Boxes that reach beyond a
+// matrix's end are slow, so they are said to be there.
+static inline uint32_t
+bt_cuda_half_tokens(uint32_t tokens)
+{
+    return tokens <= 64 ? (tokens + 7) / 8 * 8 : (tokens + 255) / 256 * 256;
+}
+
 // BT_A8_FRAGMENTS: where the code of (token, column) lies: [tile of 8 tokens][128 columns][64 columns][lane][16 bytes], so that a lane of mma.m16n8k32 finds
 // the eight columns 8t … of two steps of 32 beside each other and a warp reads 512 bytes at once.
 static __host__ __device__ __forceinline__ size_t

@@ -32,6 +32,7 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     carve all = {base, 0}, *c = &all;
     const bt_device_limits *l = &cuda->limits;
     size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
+    size_t halves = bt_cuda_half_tokens(l->tokens), half_tokens = halves > tokens ? halves : tokens;
     size_t logit_rows = bt_cuda_rows_max(cuda), heads = (size_t)l->tokens * l->heads;
     size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
     bt_cuda_step *s = &cuda->step;
@@ -63,9 +64,9 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
     cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
-    cuda->normed = (float *)take(c, tokens * cuda->a8_stride * 4);
+    cuda->normed = (float *)take(c, half_tokens * cuda->a8_stride * 4);
     cuda->halves = (uint16_t *)cuda->normed;
-    cuda->halves_next = base == NULL ? NULL : cuda->halves + tokens * cuda->a8_stride;
+    cuda->halves_next = base == NULL ? NULL : cuda->halves + half_tokens * cuda->a8_stride;
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
     // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
     cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);

@@ -89,9 +89,9 @@ cut_of(const linear_call *c, uint32_t x_rows)
     }
     h.rows = (c->tokens + HALF_TOKENS - 1) / HALF_TOKENS;
     h.total *= h.rows;
-    h.steps = c->padded / HALF_K;
+    h.steps = (c->padded / HALF_K + HALF_BOXES - 1) / HALF_BOXES; // what is beyond the last column comes as zeros
     h.x_bytes = x_rows * PROMPT_K;
-    h.stage_bytes = h.x_bytes + HALF_COLUMNS * PROMPT_K;
+    h.stage_bytes = HALF_BOXES * (h.x_bytes + HALF_COLUMNS * PROMPT_K);
     h.stages = (HALF_RING - HALF_BEHIND) / h.stage_bytes;
     h.stages = h.stages < HALF_STAGES_MAX ? h.stages : HALF_STAGES_MAX;
     return h;

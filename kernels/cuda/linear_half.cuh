@@ -14,9 +14,10 @@
 // with other counts of tokens, nor over its versions; what it picks for 1 and for 2,048 tokens are different kernels, with K in other pieces.
 //
 // 128 tokens and fewer: blocks of threads, two a multiprocessor, that take tiles of 64 tokens × 32 columns of y (of a pair: 16 of gate and
-// the same 16 of up) through a ring of stages of 64 columns of K. Two warps fill it by boxes: one the weights, before the kernel before
-// is over, one the activations, of those only the rows that there are; the tensor cores see 64 all the same, which costs nothing: a stage's weights are 4 KB, 180 cycles at a multiprocessor's share of HBM,
-// and its products about 110. What the other rows read is whatever lies there, and nobody stores it.
+// the same 16 of up) through a ring of stages of 128 columns of K. Two warps fill it by boxes: one the weights, before the kernel before
+// is over, one the activations, of those only the rows that there are; the tensor cores see 64 all the same, which costs nothing: a stage's
+// weights are 8 KB, 360 cycles at a multiprocessor's share of HBM, and its products about 220. What the other rows read is whatever lies
+// there, and nobody stores it.
 //
 // More: the kernel of INT8 prompts (linear_prompt.cuh: 2 × 128 tokens × 128 columns a cluster), with other products and another end.
 #pragma once
@@ -25,8 +26,10 @@
 #include "kernels/cuda/linear_prompt.cuh"
 #include "kernels/cuda/ptx_wgmma_half.cuh"
 
-#define HALF_K 64u // columns of a stage: PROMPT_K bytes
+#define HALF_K 64u // columns of a box: PROMPT_K bytes
 
+#define HALF_BOXES                                                                                                     \
+    2u // of a stage: a wait for 8 KB of weights, not for 4, where one block of threads has a multiprocessor for itself
 #define HALF_TOKENS 64u
 #define HALF_COLUMNS 32u
 #define HALF_THREADS 192u
@@ -41,9 +44,9 @@ typedef struct {
 } half_maps;
 
 typedef struct {
-    uint32_t tiles[3];           // of each part, in columns; a pair has one count
-    uint32_t rows, steps, total; // tiles of tokens, stages of a tile, tiles
-    uint32_t x_bytes, stage_bytes, stages;
+    uint32_t tiles[3];                     // of each part, in columns; a pair has one count
+    uint32_t rows, steps, total;           // tiles of tokens, stages of a tile, tiles
+    uint32_t x_bytes, stage_bytes, stages; // x_bytes of a box
 } half_cut;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -105,14 +108,17 @@ half_load_weights(const half_maps &maps, const half_cut &h, const prompt_shared 
         half_tile t = half_tile_of<PAIR>(h, index);
 
         for (uint32_t step = 0; step < h.steps; step++) {
-            uint32_t at = r.stage + h.x_bytes, full = s.full + r.slot * 8;
+            uint32_t at = r.stage + HALF_BOXES * h.x_bytes, full = s.full + r.slot * 8, k = step * HALF_BOXES * HALF_K;
 
             half_wait_empty(s, r);
             if (bt_elect()) {
-                bt_barrier_expect(full, HALF_COLUMNS * PROMPT_K);
-                bt_bulk_box(at, &maps.weights[PAIR ? 0 : t.part], step * HALF_K, t.row, full);
-                if constexpr (PAIR) {
-                    bt_bulk_box(at + HALF_COLUMNS / 2 * PROMPT_K, &maps.weights[1], step * HALF_K, t.row, full);
+                bt_barrier_expect(full, HALF_BOXES * HALF_COLUMNS * PROMPT_K);
+#pragma unroll
+                for (uint32_t b = 0; b < HALF_BOXES; b++, k += HALF_K, at += HALF_COLUMNS * PROMPT_K) {
+                    bt_bulk_box(at, &maps.weights[PAIR ? 0 : t.part], k, t.row, full);
+                    if constexpr (PAIR) {
+                        bt_bulk_box(at + HALF_COLUMNS / 2 * PROMPT_K, &maps.weights[1], k, t.row, full);
+                    }
                 }
             }
             half_step(h, s, &r);
@@ -134,8 +140,11 @@ half_load_x(const half_maps &maps, const half_cut &h, const prompt_shared &s)
 
             half_wait_empty(s, r);
             if (bt_elect()) {
-                bt_barrier_expect(full, h.x_bytes);
-                bt_bulk_box(r.stage, &maps.x, step * HALF_K, token, full);
+                bt_barrier_expect(full, HALF_BOXES * h.x_bytes);
+#pragma unroll
+                for (uint32_t b = 0; b < HALF_BOXES; b++) {
+                    bt_bulk_box(r.stage + b * h.x_bytes, &maps.x, (step * HALF_BOXES + b) * HALF_K, token, full);
+                }
             }
             half_step(h, s, &r);
         }
@@ -163,13 +172,19 @@ half_multiply(const half_cut &h, const prompt_shared &s, half_ring *r, float d[1
         d[i] = 0.0f;
     }
     for (uint32_t step = 0; step < h.steps; step++) {
-        uint64_t x = bt_wgmma_rows(r->stage), weights = bt_wgmma_rows(r->stage + h.x_bytes);
+        uint32_t behind = r->stage + HALF_BOXES * h.x_bytes;
 
         bt_barrier_wait(s.full + r->slot * 8, r->round & 1);
         bt_wgmma_fence();
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) { // 32 bytes each
-            bt_wgmma_half<HALF_COLUMNS, BRAIN>(d, x + 2 * k, weights + 2 * k);
+        for (uint32_t b = 0; b < HALF_BOXES; b++) {
+            uint64_t x = bt_wgmma_rows(r->stage + b * h.x_bytes);
+            uint64_t weights = bt_wgmma_rows(behind + b * HALF_COLUMNS * PROMPT_K);
+
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++) { // 32 bytes each
+                bt_wgmma_half<HALF_COLUMNS, BRAIN>(d, x + 2 * k, weights + 2 * k);
+            }
         }
         bt_wgmma_commit();
         if (step != 0) {

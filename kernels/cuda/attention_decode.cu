@@ -408,13 +408,12 @@ bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c)
            (cuda->decode || bt_cuda_attention_streams(cuda, c));
 }
 
-// Measured (kernels/README.md): of rows of one length, as the host cannot know. What it knows, and a graph is made for, is how many rows
-// there are and the splits of the longest, rounded up to a power of two.
+// Measured (kernels/README.md). What the host knows, and a graph is made for, is how many rows there are and the splits of the longest,
+// rounded up to a power of two: there may be fewer.
 static bool
-stream_pays(const bt_cuda *cuda, const attention_call *c, size_t items)
+stream_pays(const bt_cuda *cuda, size_t items)
 {
-    return c->group <= 4 && c->a.head_dim == 128 &&
-           (cuda->splits <= 4 ? items >= 4096 : cuda->splits >= 32 && items >= 1024);
+    return items >= 3 * (size_t)cuda->sms;
 }
 
 bt_err
@@ -434,7 +433,7 @@ bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
     if (bt_cuda_attention_is_single(cuda, &c, items)) {
         return bt_cuda_attention_single(cuda, &c);
     }
-    if (bt_cuda_attention_streams(cuda, &c) && (stream_pays(cuda, &c, items) || !cuda->decode)) {
+    if (bt_cuda_attention_streams(cuda, &c) && (stream_pays(cuda, items) || !cuda->decode)) {
         bt_err err;
 
         c.merge_apart = cuda->splits > MERGE_BY_WARP;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_decode_math.cuh"
+#include "kernels/cuda/ptx_cluster.cuh"
 
 #define MERGE_AHEAD 8u // partials on their way at once
 
@@ -207,12 +208,10 @@ count_arrival(const attention_call &c, const decode_unit &u, const decode_part &
     uint32_t *counter = c.arrivals + u.row * c.a.kv_heads + u.kv_head;
     bool last;
 
-    __threadfence();
-    last = atomicAdd(counter, p.done) + p.done == p.splits;
+    last = bt_add_in_order(counter, p.done) + p.done == p.splits;
     if (last) {
         *counter = 0; // for the next call
     }
-    __threadfence();
     return last;
 }
 

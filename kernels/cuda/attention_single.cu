@@ -133,10 +133,13 @@ single_weigh(const attention_call &c, single_shared<D> &s, stream_state<typename
     float x[T::halves][2][4], m = -INFINITY, all;
     stream_scales<T> scales;
     stream_change change;
+    stream_any<T> any;
     int32_t dot[4][4];
 
     if (here) {
         bt_barrier_wait(bt_shared_at(&own.full[0]), 0);
+        bt_copy_wait<0>();
+        __syncwarp(); // the scales have come, too
         if (key < 64) {
             stream_put_k<T>(own, 0, key);
         }
@@ -146,7 +149,9 @@ single_weigh(const attention_call &c, single_shared<D> &s, stream_state<typename
         stream_dots<T>(own, q, 0, dot);
         stream_scores<T>(dot, scales, x);
         if (__builtin_expect(strange, 0)) {
-            m = stream_most_any<T>(c, own, q, u, tile, x);
+            any = stream_any_of<T>(q, x, scales);
+            stream_most_any<T>(c, own, decode_unit(u), tile, any);
+            m = any.most;
         } else {
             m = masked ? stream_most<T, true>(q, u, tile, x) : stream_most<T, false>(q, u, tile, x);
         }
@@ -159,7 +164,9 @@ single_weigh(const attention_call &c, single_shared<D> &s, stream_state<typename
     if (here) {
         m = larger(q.m, m);
         if (__builtin_expect(strange, 0)) {
-            stream_weigh_any<T>(c, own, q, u, tile, m, scales, x, change);
+            any.m = q.m;
+            stream_weigh_any<T>(c, own, decode_unit(u), tile, any);
+            change = any.change;
         } else if (__builtin_expect(masked, 0)) {
             stream_weigh<T, true>(own, q, u, tile, m, scales, x, change);
         } else {
@@ -197,7 +204,7 @@ single_values(const single_shared<D> &s, uint32_t tile, float acc[2 * D::halves]
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const uint8_t *v = s.tile[tile + j].tile[1] + t * T::v_piece + (own_warp() * 16 + g * 2) * 4;
+        const uint8_t *v = s.tile[tile + j].tile[1] + stream_place<T>(t * 16) + (own_warp() * 16 + g * 2) * 4;
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -388,8 +395,8 @@ __launch_bounds__(THREADS, 1) single_kernel(const __grid_constant__ attention_ca
     bool odd = false;
 
     if (threadIdx.x % 32 == 0) {
-        bt_barrier_init(bt_shared_at(&own.full[0]), 1 + 32);
-        bt_barrier_init(bt_shared_at(&own.full[1]), 1 + 32);
+        bt_barrier_init(bt_shared_at(&own.full[0]), 1);
+        bt_barrier_init(bt_shared_at(&own.full[1]), 1);
         if (threadIdx.x == 0) {
             bt_barrier_init(bt_shared_at(&s.parts_full), 1);
         }
@@ -402,6 +409,7 @@ __launch_bounds__(THREADS, 1) single_kernel(const __grid_constant__ attention_ca
     at = single_split<D>(c);
     if (at.u.left != 0 && tile_seen(at.u, at.u.key)) {
         stream_fetch_k<T>(c, own, at, 0);
+        bt_copy_commit();
         stream_fetch_v<T>(c, own, at, 1);
     }
     bt_let_next();

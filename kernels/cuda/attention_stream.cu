@@ -70,15 +70,16 @@ stream_merge(stream_state<D> &q, bool is_first)
     }
 }
 
+// The split into a partial, of [group][BT_PARTIAL_HEAD + dims].
 template <typename D>
 static __device__ __forceinline__ void
-stream_leave(const attention_call &c, stream_state<D> &q, uint32_t item)
+stream_leave(const attention_call &c, stream_state<D> &q, float *partial)
 {
     uint32_t lane = threadIdx.x % 32;
     float both[2], of[D::pairs];
 
     stream_each<D>(c, q.acc, [&](uint32_t query, uint32_t dim, float x) {
-        partial_at(c, item, query, D::dims)[BT_PARTIAL_HEAD + dim] = x;
+        partial[query * (BT_PARTIAL_HEAD + D::dims) + BT_PARTIAL_HEAD + dim] = x;
     });
     stream_share<D>(q.odd, q.m, both);
     stream_to_pairs<D>(both, of);
@@ -88,10 +89,7 @@ stream_leave(const attention_call &c, stream_state<D> &q, uint32_t item)
         float l = split_l(q.l[n]);
 
         if (lane % 16 == 0 && query < c.group) {
-            float *to = partial_at(c, item, query, D::dims);
-
-            to[BT_PARTIAL_MAX] = of[n];
-            to[BT_PARTIAL_SUM] = l;
+            *(float2 *)(partial + query * (BT_PARTIAL_HEAD + D::dims)) = make_float2(of[n], l);
         }
     }
 }
@@ -118,84 +116,78 @@ stream_store(const attention_call &c, stream_warp<D> &s, const stream_state<D> &
     });
 }
 
-#define MERGED 4 // splits on their way at once
+#define MERGED 4  // splits on their way at once
+#define ABREAST 2 // and vectors of four dims of a lane: more than that do not stay in registers
 
-// And vectors of four dims a lane, as registers allow.
-template <typename D>
-static __device__ constexpr uint32_t
-stream_vectors(void)
-{
-    return D::steps == 4 ? 4 : 2;
-}
-
-// What a lane has of a (sequence, KV head) that is merged: its vectors lane, lane + 32 … of [group, dims / 4], from the `first`-th on.
 typedef struct {
-    float m[4], l[4], acc[4][4];
+    float m, l, acc[4];
 } stream_merged;
 
-// MERGED splits from `split` on, from the left.
-template <typename D>
+// A split onto what came before it.
 static __device__ __forceinline__ void
-stream_merge_some(const attention_call &c, uint32_t item, uint32_t splits, uint32_t split, uint32_t first,
-                  stream_merged &to)
+stream_merge_one(stream_merged &to, float2 of, const float4 &x, bool is_first)
 {
-    const uint32_t vectors = stream_vectors<D>();
-    float m[vectors][MERGED], l[vectors][MERGED];
-    float4 x[vectors][MERGED];
+    float most = larger(to.m, of.x), a = exp2_of(to.m - most), b = exp2_of(of.x - most);
+    const float y[4] = {x.x, x.y, x.z, x.w};
 
+    to.l = is_first ? of.y : fmaf(to.l, a, of.y * b);
+    to.m = is_first ? of.x : most;
 #pragma unroll
-    for (uint32_t n = 0; n < vectors; n++) {
-        uint32_t e = (first + n) * 32 + threadIdx.x % 32, query = e / (D::dims / 4), last = c.group - 1;
-
-#pragma unroll
-        for (uint32_t i = 0; i < MERGED; i++) { // (what is not there is read of a neighbour, and left out)
-            const float *p =
-                partial_at(c, item + (split + i < splits ? split + i : split), query < last ? query : last, D::dims);
-
-            m[n][i] = __ldcg(p + BT_PARTIAL_MAX), l[n][i] = __ldcg(p + BT_PARTIAL_SUM);
-            x[n][i] = __ldcg((const float4 *)(p + BT_PARTIAL_HEAD + e % (D::dims / 4) * 4));
-        }
-    }
-#pragma unroll
-    for (uint32_t n = 0; n < vectors; n++) {
-#pragma unroll
-        for (uint32_t i = 0; i < MERGED; i++) {
-            float most = larger(to.m[n], m[n][i]), a = exp2_of(to.m[n] - most), b = exp2_of(m[n][i] - most);
-            const float y[4] = {x[n][i].x, x[n][i].y, x[n][i].z, x[n][i].w};
-            bool is_first = split + i == 0, there = split + i < splits;
-
-            to.l[n] = is_first ? l[n][i] : there ? fmaf(to.l[n], a, l[n][i] * b) : to.l[n];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                to.acc[n][k] = is_first ? y[k] : there ? fmaf(to.acc[n][k], a, y[k] * b) : to.acc[n][k];
-            }
-            to.m[n] = is_first ? m[n][i] : there ? most : to.m[n];
-        }
+    for (int k = 0; k < 4; k++) {
+        to.acc[k] = is_first ? y[k] : fmaf(to.acc[k], a, y[k] * b);
     }
 }
 
-// The merge of a (sequence, KV head) by the warp that arrived last.
+// The merge of a (sequence, KV head) by the warp that arrived last, from the left: of partials that lie `stride` floats apart. Of [group,
+// dims / 4] a lane has the vectors lane, lane + 32 … .
 template <typename D>
 static __device__ __noinline__ void
-stream_merge_parts(const attention_call &c, const decode_unit &u, uint32_t item, uint32_t splits)
+stream_merge_parts(const attention_call &c, const decode_unit &u, const float *partials, uint32_t stride,
+                   uint32_t splits)
 {
-    const uint32_t vectors = stream_vectors<D>();
+    const uint32_t row = D::dims / 4;
 
 #pragma unroll 1
-    for (uint32_t first = 0; first < D::columns * D::dims / 128; first += vectors) {
-        stream_merged sum = {};
+    for (uint32_t first = threadIdx.x % 32; first < c.group * row; first += 32 * ABREAST) {
+        stream_merged sum[ABREAST] = {};
+        const float *from[ABREAST];
 
+#pragma unroll
+        for (uint32_t n = 0; n < ABREAST; n++) { // (what is not there is read of the last query, and left out)
+            uint32_t e = first + n * 32, query = e / row < c.group ? e / row : c.group - 1;
+
+            from[n] = partials + query * (BT_PARTIAL_HEAD + D::dims);
+        }
 #pragma unroll 1
         for (uint32_t split = 0; split < splits; split += MERGED) {
-            stream_merge_some<D>(c, item, splits, split, first, sum);
+            float2 of[MERGED][ABREAST];
+            float4 x[MERGED][ABREAST];
+
+#pragma unroll
+            for (uint32_t i = 0; i < MERGED; i++) {
+#pragma unroll
+                for (uint32_t n = 0; n < ABREAST; n++) {
+                    const float *at = from[n] + (size_t)(split + i < splits ? split + i : split) * stride;
+
+                    of[i][n] = *(const float2 *)at;
+                    x[i][n] = ((const float4 *)(at + BT_PARTIAL_HEAD))[(first + n * 32) % row];
+                }
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < MERGED; i++) {
+#pragma unroll
+                for (uint32_t n = 0; n < ABREAST && split + i < splits; n++) {
+                    stream_merge_one(sum[n], of[i][n], x[i][n], split + i == 0);
+                }
+            }
         }
 #pragma unroll
-        for (uint32_t n = 0; n < vectors; n++) {
-            uint32_t e = (first + n) * 32 + threadIdx.x % 32, query = e / (D::dims / 4);
-            float inverse = 1.0f / sum.l[n];
+        for (uint32_t n = 0; n < ABREAST; n++) {
+            uint32_t e = first + n * 32;
+            float inverse = 1.0f / sum[n].l;
 
-            for (int k = 0; k < 4 && query < c.group; k++) {
-                out_at(c, u, query, D::dims)[e % (D::dims / 4) * 4 + k] = sum.acc[n][k] * inverse;
+            for (int k = 0; k < 4 && e < c.group * row; k++) {
+                out_at(c, u, e / row, D::dims)[e % row * 4 + k] = sum[n].acc[k] * inverse;
             }
         }
     }
@@ -212,8 +204,54 @@ stream_arrive(const attention_call &c, const decode_unit &u, const decode_part &
     if (threadIdx.x % 32 == 0) {
         last = count_arrival(c, u, p);
     }
-    if (__shfl_sync(0xffffffffu, last, 0) != 0) {
-        stream_merge_parts<D>(c, decode_unit(u), p.item, p.splits);
+    last = __shfl_sync(0xffffffffu, last, 0);
+    __syncwarp();
+    if (last != 0) {
+        stream_merge_parts<D>(c, decode_unit(u), partial_at(c, p.item, 0, D::dims),
+                              c.group * (BT_PARTIAL_HEAD + D::dims), p.splits);
+    }
+}
+
+// The same within a block, whose warps from `first` on have a split each: the partial lies where the warp's tiles were.
+template <typename D>
+static __device__ __forceinline__ void
+stream_meet(const attention_call &c, stream_warp<D> *warps, const decode_unit &u, uint32_t first, uint32_t splits)
+{
+    uint32_t last = 0;
+
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        __threadfence_block();
+        last = atomicAdd(&warps[first].arrived, 1u) + 1 == splits;
+        __threadfence_block();
+    }
+    last = __shfl_sync(0xffffffffu, last, 0);
+    __syncwarp();
+    if (last != 0) {
+        stream_merge_parts<D>(c, decode_unit(u), (const float *)warps[first].tile, sizeof(stream_warp<D>) / 4, splits);
+    }
+}
+
+// Asks for K of the cursor's tile, if there is one. What a lane copies itself is a group of its copies either way, so that they can be
+// counted.
+template <typename D>
+static __device__ __forceinline__ void
+stream_ask_k(const attention_call &c, stream_warp<D> &s, const stream_cursor &ahead, uint32_t slot)
+{
+    if (ahead.u.left != 0) {
+        stream_fetch_k<D>(c, s, ahead, slot);
+    }
+    bt_copy_commit();
+}
+
+// Asks for its V, and goes to the next.
+template <typename D>
+static __device__ __forceinline__ void
+stream_ask_v(const attention_call &c, stream_warp<D> &s, stream_cursor &ahead, uint32_t slot)
+{
+    if (ahead.u.left != 0) {
+        stream_fetch_v<D>(c, s, ahead, slot);
+        stream_step(c, ahead);
     }
 }
 
@@ -231,25 +269,22 @@ stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, cons
     bool strange;
 
     bt_barrier_wait(bt_shared_at(&s.full[at.slot]), at.parity);
+    stream_await_scales();
     if (MASKED && own < 64) {
         stream_put_k<D>(s, at.slot, own);
     }
     strange = stream_read_scales<D, MASKED>(s, u, at.slot, tile, scales) || !q.ordinary;
     stream_dots<D>(s, q, at.slot, dot);
     __syncwarp(); // K is read, and the weights of the tile before
-    if (D::slots % 2 == 0 && ahead.u.left != 0) {
-        stream_fetch_k<D>(c, s, ahead, at.slot);
-    } else if (ahead.u.left != 0) {
-        stream_fetch_v<D>(c, s, ahead, at.slot);
-        stream_step(c, ahead);
-    }
+    stream_ask_v<D>(c, s, ahead, at.slot);
     stream_turn<D>(at);
     stream_scores<D>(dot, scales, x);
     if (__builtin_expect(strange, 0)) {
-        float m = larger(q.m, stream_most_any<D>(c, s, q, u, tile, x));
+        stream_any<D> any = stream_any_of<D>(q, x, scales);
 
-        stream_weigh_any<D>(c, s, q, u, tile, m, scales, x, change);
-        q.m = m;
+        stream_most_any<D>(c, s, decode_unit(u), tile, any);
+        stream_weigh_any<D>(c, s, decode_unit(u), tile, any);
+        q.m = any.m, change = any.change;
     } else {
         float m = larger(q.m, stream_most<D, MASKED>(q, u, tile, x));
 
@@ -264,12 +299,7 @@ stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, cons
     }
     stream_values<D>(s, q, at.slot, change);
     __syncwarp(); // V is read
-    if (D::slots % 2 != 0 && ahead.u.left != 0) {
-        stream_fetch_k<D>(c, s, ahead, at.slot);
-    } else if (ahead.u.left != 0) {
-        stream_fetch_v<D>(c, s, ahead, at.slot);
-        stream_step(c, ahead);
-    }
+    stream_ask_k<D>(c, s, ahead, at.slot);
     stream_turn<D>(at);
 }
 
@@ -299,33 +329,26 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) uint8_t memory[];
-    stream_warp<D> &s = ((stream_warp<D> *)memory)[threadIdx.x / 32];
+    stream_warp<D> *warps = (stream_warp<D> *)memory, &s = warps[threadIdx.x / 32];
     stream_state<D> q;
     stream_at at = {0, 0};
-    uint32_t item;
-    bool apart;
+    stream_plan plan = {};
+    bool begins = true;
     stream_cursor ahead;
     decode_unit u;
 
     if (threadIdx.x % 32 == 0) {
         for (int i = 0; i < D::slots; i++) {
-            bt_barrier_init(bt_shared_at(&s.full[i]), 1 + 32);
+            bt_barrier_init(bt_shared_at(&s.full[i]), 1);
         }
         bt_barrier_init_done();
+        s.arrived = 0;
     }
-    __syncwarp();
-    ahead = stream_run<D>(c, &item, &apart);
+    __syncthreads();
+    ahead = stream_run<D>(c, &plan);
     u = ahead.u;
-#pragma unroll
-    for (uint32_t slot = 0; slot < D::slots; slot += 2) {
-        if (ahead.u.left != 0) {
-            stream_fetch_k<D>(c, s, ahead, slot);
-        }
-        if (slot + 1 < D::slots && ahead.u.left != 0) {
-            stream_fetch_v<D>(c, s, ahead, slot + 1);
-            stream_step(c, ahead);
-        }
-    }
+    stream_ask_k<D>(c, s, ahead, 0);
+    stream_ask_v<D>(c, s, ahead, 1);
     bt_let_next();
     if (threadIdx.x % 32 == 0 && u.left != 0) { // so that their addresses' translation is at hand
         bt_prefetch(c.a.qkv + u.row * c.a.qkv_stride);
@@ -333,27 +356,36 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
     }
     bt_wait_before();
     while (u.left != 0) {
-        decode_part part = part_of(u, item);
-        bool whole = part.done == part.splits && !apart;
-        uint32_t first = u.split;
+        decode_part part = part_of(u, plan.item);
+        bool whole = part.done == part.splits && !plan.apart;
+        uint32_t first = u.split, meets_at = stream_meets_at<D>(u, plan);
 
-        stream_ready<D>(c, s, decode_unit(u), u.left > last_split(u) - u.split);
+        stream_ready<D>(c, s, u, u.left > last_split(u) - u.split, [&] {
+            if (begins) { // the third piece comes after what the first queries wait for
+                stream_ask_k<D>(c, s, ahead, 2);
+            }
+        });
+        begins = false;
         stream_open<D>(c, s, q);
         for (; u.split < first + part.done; u.split++) {
             stream_split<D>(c, s, q, u, ahead, at);
             if (whole) {
                 stream_merge<D>(q, u.split == first);
             } else {
-                stream_leave<D>(c, q, item + u.split - first);
+                stream_leave<D>(c, q,
+                                meets_at < D::warps ? (float *)s.tile
+                                                    : partial_at(c, plan.item + u.split - first, 0, D::dims));
             }
         }
         if (whole) {
             stream_store<D>(c, s, q, u);
-        } else if (!apart) {
+        } else if (meets_at < D::warps) {
+            stream_meet<D>(c, warps, u, meets_at, part.splits);
+        } else if (!plan.apart) {
             stream_arrive<D>(c, u, part);
         }
         __syncwarp(); // the weights are read: queries lie there next
-        item += part.done;
+        plan.item += part.done;
         u.left -= part.done;
         if (u.left != 0) {
             stream_next_head(c, u);

@@ -7,9 +7,9 @@
 //     slot   0    1    2    0    1    2   …
 //     piece  K0   V0   K1   V1   K2   V2  …      the piece that lies three further on is asked for as soon as one is read
 //
-// (With an even number of slots K follows K, and V follows V.) It meets nobody. A (sequence, KV head) whose splits are all in one run is
-// merged in registers; else they are left in `partials`, and the warp that arrives last merges them, or, of long sequences, a kernel of its
-// own (attention_merge.cu).
+// It waits for nobody. A (sequence, KV head) whose splits are all in one run is merged in registers. Where each of its splits is a warp's
+// of the same block they are left in shared memory, else in `partials`, and the warp that arrives last merges them, or, of long sequences,
+// a kernel of its own (attention_merge.cu).
 //
 // Row r of the i-th 16 × 8 product of scores is key 4 · group(r) + i, group(r) = r % 8 / 2 + 8 · (r % 2) + 4 · (r / 8). So the four keys that
 // a lane weighs lie together: their scales are eight bytes, their codes one word, their weights sixteen bytes; and rows that eight lanes read
@@ -21,14 +21,15 @@
 #pragma once
 
 #include "kernels/cuda/attention_decode_heads.cuh"
+#include "kernels/cuda/ptx_multicast.cuh"
 
 // STEPS: head_dim / 32. COLUMNS: room for the group: 4 or 8.
-template <int STEPS, int COLUMNS, int SLOTS = 3, int WARPS = 4> struct stream_shape {
+template <int STEPS, int COLUMNS, int SLOTS = 3> struct stream_shape {
     static const int steps = STEPS, columns = COLUMNS, dims = STEPS * 32;
     static const int halves = COLUMNS / 4; // rows of a product that a lane weighs
     static const int pairs = COLUMNS / 2;  // of (query, lane of l) a lane
-    static const int slots = SLOTS, warps = WARPS, threads = warps * 32, blocks_each = STEPS == 2 ? 4 : 2; // an SM
-    static const int k_shift = 64, v_piece = 16 * dims + 32, slot_bytes = 64 * dims + 128;
+    static const int slots = SLOTS, warps = 4, threads = warps * 32, blocks_each = STEPS == 2 ? 3 : 2; // an SM
+    static const int half_shift = 64, slot_bytes = 64 * dims + 128;
     static const int p_stride = COLUMNS == 4 ? 76 : 72; // floats: what keeps eight lanes' stores apart, and fits
 };
 
@@ -42,7 +43,18 @@ template <typename D> struct stream_warp {
     __half new_scales[2];
     float q_scale[D::columns];
     uint64_t full[D::slots];
+    uint32_t
+        arrived; // splits of the (sequence, KV head) that begins with this warp's only one, where they meet in the block
 };
+
+// Where what belongs to a tile's keys from `key` on lies in a slot: the second half is shifted by half of the banks. (V's 16-byte reads
+// are of two keys' pieces at once that lie in the same banks: that costs less than copies of 16 keys.)
+template <typename D>
+static __device__ __forceinline__ uint32_t
+stream_place(uint32_t key)
+{
+    return key * D::dims + key / 32 * D::half_shift;
+}
 
 // Where the weights and the codes of a query lie: those that lanes of one parity write lie apart.
 template <typename D>
@@ -132,37 +144,114 @@ stream_step(const attention_call &c, stream_cursor &at)
     stream_enter_split(c, at);
 }
 
-// This warp's run: as many splits as any has, or what is left. Of all its first is *item. *apart: all leave partials.
+// What a lane knows of a row: 32 of them at a time.
+typedef struct {
+    uint32_t row, end, table, items; // items: its splits, of all KV heads
+} stream_row_ahead;
+
+static __device__ __forceinline__ stream_row_ahead
+stream_load_row(const attention_call &c, uint32_t index)
+{
+    stream_row_ahead r = {};
+
+    if (index < c.single_count) {
+        r.row = decode_row(c, index);
+        r.end = c.positions[r.row] + 1, r.table = c.tables[r.row];
+        r.items = (((r.end - 1) / BT_ATTENTION_SPLIT) - first_seen(c, r.end) / BT_ATTENTION_SPLIT + 1) * c.a.kv_heads;
+    }
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t
+stream_count_items(const attention_call &c, uint32_t of_first)
+{
+    uint32_t sum = of_first;
+
+    for (uint32_t i = 32 + threadIdx.x % 32; i < c.single_count; i += 32) {
+        sum += stream_load_row(c, i).items;
+    }
+    return __reduce_add_sync(0xffffffffu, sum);
+}
+
+// To the row that item `item` of all is of; returns what is left of it within the row. r: lanes' rows of the first 32.
+static __device__ __forceinline__ uint32_t
+stream_enter_row(const attention_call &c, stream_row_ahead r, uint32_t item, decode_unit &u)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll 1
+    for (uint32_t first = 0;; first += 32, r = stream_load_row(c, first + lane)) {
+        uint32_t sum = r.items, hit;
+
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            uint32_t other = __shfl_up_sync(0xffffffffu, sum, i);
+
+            sum += (int)lane >= i ? other : 0;
+        }
+        hit = __ballot_sync(0xffffffffu, item < sum);
+        if (hit != 0 || first + 32 >= c.single_count) {
+            int at = hit != 0 ? __ffs((int)hit) - 1 : 31;
+
+            u.index = first + (uint32_t)at;
+            u.row = __shfl_sync(0xffffffffu, r.row, at), u.end = __shfl_sync(0xffffffffu, r.end, at);
+            u.table = __shfl_sync(0xffffffffu, r.table, at);
+            u.begin = first_seen(c, u.end);
+            return item - __shfl_sync(0xffffffffu, sum - r.items, at);
+        }
+        item -= __shfl_sync(0xffffffffu, sum, 31);
+    }
+}
+
+// Of the warp's run: the number of its first split among all, how many a run has, whether all leave partials for a kernel of its own.
+typedef struct {
+    uint32_t item, each;
+    bool apart;
+} stream_plan;
+
+// This warp's run: as many splits as any has, or what is left. (Nearly equal runs would cut heads of rows that are equally long.)
 template <typename D>
 static __device__ __forceinline__ stream_cursor
-stream_run(const attention_call &c, uint32_t *item, bool *apart)
+stream_run(const attention_call &c, stream_plan *plan)
 {
-    uint32_t items = splits_of_all(c) * c.a.kv_heads, warps = gridDim.x * D::warps, rest, splits, end;
-    uint32_t each = (items + warps - 1) / warps, first = (blockIdx.x * D::warps + threadIdx.x / 32) * each;
+    stream_row_ahead rows = stream_load_row(c, threadIdx.x % 32);
+    uint32_t items = stream_count_items(c, rows.items), warps = gridDim.x * D::warps, rest, splits;
+    uint32_t each = (items + warps - 1) / warps, first = (blockIdx.x * D::warps + threadIdx.x / 32) * each, end;
     bool coarse = run_is_coarse(c, items);
     stream_cursor at = {};
 
-    *apart = c.merge_apart && !coarse;
+    plan->apart = c.merge_apart && !coarse, plan->each = each;
     first = first < items ? first : items;
     end = first + each < items ? first + each : items;
     if (coarse) {
         first = head_of_item(c, first, items);
         end = head_of_item(c, end, items);
     }
-    *item = first;
+    plan->item = first;
     if (first == end) {
         return at;
     }
     at.u.left = end - first;
-    rest = first;
-    at.u.index = row_of_item(c, &rest);
-    enter_row(c, at.u);
+    rest = stream_enter_row(c, rows, first, at.u);
     splits = last_split(at.u) - first_split(at.u) + 1;
     at.u.kv_head = rest / splits;
     at.u.split = first_split(at.u) + rest % splits;
     stream_enter_head(c, at);
     stream_enter_split(c, at);
     return at;
+}
+
+// A (sequence, KV head) whose splits are a warp's each, all of one block: it is merged there. Returns the number of its first warp; none: what
+// is no warp's.
+template <typename D>
+static __device__ __forceinline__ uint32_t
+stream_meets_at(const decode_unit &u, const stream_plan &plan)
+{
+    uint32_t before = u.split - first_split(u), splits = last_split(u) - first_split(u) + 1,
+             first = threadIdx.x / 32 - before;
+
+    return plan.each == 1 && !plan.apart && splits > 1 && first < D::warps && first + splits <= D::warps ? first
+                                                                                                         : D::warps;
 }
 
 // ---- fetching ----
@@ -178,51 +267,93 @@ stream_base(const attention_call &c, const stream_cursor &at, uint32_t off)
     return (const uint8_t *)((uint64_t)high << 32 | low);
 }
 
-// K of the cursor's tile into a slot, and the scales of K and V.
+// Pieces of 16 keys, those that are seen.
+template <typename D>
+static __device__ __noinline__ void
+stream_fetch_pieces(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t to_head,
+                    uint32_t slot)
+{
+    uint32_t barrier = bt_shared_at(&s.full[slot]), bytes = 0;
+
+#pragma unroll 1
+    for (uint32_t key = at.u.key; key < at.u.key + 64; key += 16) {
+        bytes += piece_seen(at.u, key) ? 16 * D::dims : 0;
+    }
+    if (threadIdx.x % 32 == 0) {
+        bt_barrier_expect(barrier, bytes);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t in = 0; in < 64; in += 16) {
+        uint32_t place = (at.u.key + in) & ((1u << c.block_shift) - 1);
+        const uint8_t *from = stream_base(c, at, at.u.key % BT_ATTENTION_SPLIT + in) + to_head + place * D::dims;
+
+        if (piece_seen(at.u, at.u.key + in) && bt_elect()) {
+            bt_bulk_copy(bt_shared_at(s.tile[slot]) + stream_place<D>(in), from, 16 * D::dims, barrier);
+        }
+    }
+}
+
+// The cursor's tile of K, or of V, which is `to_head` further on, into a slot. The copy engine is told by one lane that the compiler knows
+// to be one: else it asks all lanes one after the other, and waits each time until the engine has read what it was told (a fifth of the
+// kernel's time; kernels/README.md).
+template <typename D>
+static __device__ __forceinline__ void
+stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t to_head, uint32_t slot)
+{
+    uint32_t barrier = bt_shared_at(&s.full[slot]), to = bt_shared_at(s.tile[slot]),
+             off = at.u.key % BT_ATTENTION_SPLIT;
+
+    if (__builtin_expect(c.block_shift >= 5 && at.u.key >= at.u.begin && at.u.key + 64 <= at.u.end, 1)) {
+        const uint8_t *low = stream_base(c, at, off) + to_head, *high = stream_base(c, at, off + 32) + to_head;
+
+        high += (32 & ((1u << c.block_shift) - 1)) * D::dims;
+        if (bt_elect()) {
+            bt_barrier_expect(barrier, 64 * D::dims);
+            bt_bulk_copy(to, low, 32 * D::dims, barrier);
+            bt_bulk_copy(to + stream_place<D>(32), high, 32 * D::dims, barrier);
+        }
+    } else {
+        stream_fetch_pieces<D>(c, s, stream_cursor(at), to_head, slot);
+    }
+}
+
+// The scales of K and V of the cursor's tile, by the lanes' own copies.
+template <typename D>
+static __device__ __forceinline__ void
+stream_fetch_scales(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t slot)
+{
+    uint32_t lane = threadIdx.x % 32, eight = lane % 8 * 8, mask = (1u << c.block_shift) - 1;
+    const uint8_t *scales = stream_base(c, at, at.u.key % BT_ATTENTION_SPLIT + eight);
+
+    if (lane < 16 && piece_seen(at.u, at.u.key + eight / 16 * 16)) {
+        bt_copy16(&s.scales[slot][lane / 8][eight], scales + at.to_scales + ((at.u.key + eight) & mask) * 2, true);
+    }
+}
+
+// K of the cursor's tile, and all scales; its V.
 template <typename D>
 static __device__ __forceinline__ void
 stream_fetch_k(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t slot)
 {
-    uint32_t lane = threadIdx.x % 32, barrier = bt_shared_at(&s.full[slot]), run = c.block_shift < 5 ? 16 : 32;
-    uint32_t mask = (1u << c.block_shift) - 1, in_split = at.u.key % BT_ATTENTION_SPLIT;
-    uint32_t off = lane * run, key = at.u.key + off, eight = lane % 8 * 8;
-    bool there = off < 64 && key < at.u.end && key + run > at.u.begin;
-    uint32_t runs = __popc(__ballot_sync(0xffffffffu, there));
-    const uint8_t *from = stream_base(c, at, in_split + off), *scales = stream_base(c, at, in_split + eight);
-
-    if (lane == 0) {
-        bt_barrier_expect(barrier, runs * run * D::dims);
-    }
-    __syncwarp();
-    if (there) {
-        bt_bulk_copy(bt_shared_at(s.tile[slot]) + off * D::dims + off / 32 * D::k_shift, from + (key & mask) * D::dims,
-                     run * D::dims, barrier);
-    }
-    if (lane < 16 && piece_seen(at.u, at.u.key + eight / 16 * 16)) {
-        bt_copy16(&s.scales[slot][lane / 8][eight], scales + at.to_scales + ((at.u.key + eight) & mask) * 2, true);
-    }
-    bt_copy_arrive(barrier);
+    stream_fetch<D>(c, s, at, 0, slot);
+    stream_fetch_scales<D>(c, s, at, slot);
 }
 
-// Its V.
 template <typename D>
 static __device__ __forceinline__ void
 stream_fetch_v(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t slot)
 {
-    uint32_t lane = threadIdx.x % 32, barrier = bt_shared_at(&s.full[slot]), key = at.u.key + lane * 16;
-    const uint8_t *from = stream_base(c, at, at.u.key % BT_ATTENTION_SPLIT + lane % 4 * 16);
-    bool there = lane < 4 && piece_seen(at.u, key);
-    uint32_t pieces = __popc(__ballot_sync(0xffffffffu, there));
+    stream_fetch<D>(c, s, at, at.to_v, slot);
+}
 
-    if (lane == 0) {
-        bt_barrier_expect(barrier, pieces * 16 * D::dims);
-    }
+// The scales of the tile in hand have come, of this lane and of all: in each of the lane's groups of copies are those of one tile, and
+// those of one more tile are on their way.
+static __device__ __forceinline__ void
+stream_await_scales(void)
+{
+    bt_copy_wait<1>();
     __syncwarp();
-    if (there) {
-        bt_bulk_copy(bt_shared_at(s.tile[slot]) + lane * D::v_piece,
-                     from + at.to_v + (key & ((1u << c.block_shift) - 1)) * D::dims, 16 * D::dims, barrier);
-    }
-    bt_copy_arrive(barrier); // as of K, so that a slot's barrier counts alike
 }
 
 // Where the warp reads in its ring.

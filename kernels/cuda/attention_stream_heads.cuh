@@ -83,46 +83,6 @@ stream_kv_scale(uint32_t amax, float *inverse)
     return kv_scale(amax, inverse);
 }
 
-// Four queries from `first` on, side by side.
-template <typename D>
-static __device__ __forceinline__ void
-stream_queries(const attention_call &c, stream_warp<D> &s, const decode_unit &u, const decode_angles<D::steps> &angles,
-               uint32_t first)
-{
-    int8_t *q8 = (int8_t *)s.p;
-    float *scratch = (float *)(q8 + D::columns * D::dims), x[4][D::steps] = {};
-    uint32_t lane = threadIdx.x % 32, amax[4];
-
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        if (first + i < c.group) {
-            stream_load_head<D>(c, u, first + i, x[i]);
-        }
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        if (first + i < c.group) {
-            stream_turn_head<D>(c, u, angles, u.kv_head * c.group + first + i, false, scratch, x[i]);
-        }
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        amax[i] = stream_amax<D>(x[i]);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        bt_int8_scale scale = stream_int8_scale(amax[i]);
-
-#pragma unroll
-        for (int k = 0; k < D::steps; k++) {
-            q8[(first + i) * D::dims + lane + 32 * k] = bt_ref_int8_code(x[i][k], scale.inverse);
-        }
-        if (lane == 0) {
-            s.q_scale[first + i] = scale.scale * c.a.scale;
-        }
-    }
-}
-
 // The new token's K or V: into the cache, and kept.
 template <typename D>
 static __device__ __forceinline__ void
@@ -155,28 +115,67 @@ stream_keep_new(const attention_call &c, stream_warp<D> &s, const decode_unit &u
     }
 }
 
-// The queries of a (sequence, KV head), and its new K and V if the run has the last split.
+// The query in column i of a (sequence, KV head), as it is multiplied.
 template <typename D>
-static __device__ __noinline__ void
-stream_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, bool with_new)
+static __device__ __forceinline__ void
+stream_keep_query(const attention_call &c, stream_warp<D> &s, uint32_t i, const float x[D::steps])
 {
+    bt_int8_scale scale = stream_int8_scale(stream_amax<D>(x));
+    int8_t *q8 = (int8_t *)s.p + i * D::dims + threadIdx.x % 32;
+
+#pragma unroll
+    for (int k = 0; k < D::steps; k++) {
+        q8[32 * k] = bt_ref_int8_code(x[k], scale.inverse);
+    }
+    if (threadIdx.x % 32 == 0) {
+        s.q_scale[i] = scale.scale * c.a.scale;
+    }
+}
+
+// The queries of a (sequence, KV head), and its new K and V if the run has the last split. All are asked for, then `meanwhile`; and then one
+// after the other by the same instructions: those come through memory that is busy with K and V, and four times as many took longer.
+template <typename D, typename F>
+static __device__ __forceinline__ void
+stream_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, bool with_new, F meanwhile)
+{
+    const uint32_t columns = D::columns;
     uint32_t block = with_new ? c.blocks[u.table + ((u.end - 1) >> c.block_shift)] : 0;
-    float *scratch = (float *)((int8_t *)s.p + D::columns * D::dims), k[D::steps] = {}, v[D::steps] = {};
+    float *scratch = (float *)((int8_t *)s.p + columns * D::dims), x[columns + 2][D::steps];
     decode_angles<D::steps> angles;
 
     load_angles<D::steps>(c, u, angles);
-    if (with_new) {
-        stream_load_head<D>(c, u, c.group, k);
-        stream_load_head<D>(c, u, c.group + 1, v);
+#pragma unroll
+    for (uint32_t i = 0; i < columns + 2; i++) { // queries, K, V
+#pragma unroll
+        for (int k = 0; k < D::steps; k++) {
+            x[i][k] = 0.0f;
+        }
+        if (i < columns ? i < c.group : with_new) {
+            stream_load_head<D>(c, u, i < columns ? i : c.group + i - columns, x[i]);
+        }
     }
+    meanwhile();
 #pragma unroll 1
-    for (uint32_t first = 0; first < D::columns; first += 4) {
-        stream_queries<D>(c, s, u, angles, first);
-    }
-    if (with_new) {
-        stream_turn_head<D>(c, u, angles, u.kv_head, true, scratch, k);
-        stream_keep_new<D>(c, s, u, block, false, k);
-        stream_keep_new<D>(c, s, u, block, true, v);
+    for (uint32_t i = 0; i < (with_new ? columns + 2 : columns); i++) {
+        float now[D::steps];
+
+#pragma unroll
+        for (int k = 0; k < D::steps; k++) {
+            now[k] = x[0][k];
+#pragma unroll
+            for (uint32_t n = 0; n <= columns; n++) {
+                x[n][k] = x[n + 1][k];
+            }
+        }
+        if (i < c.group || i == columns) {
+            stream_turn_head<D>(c, u, angles, i == columns ? u.kv_head : u.kv_head * c.group + i, i == columns, scratch,
+                                now);
+        }
+        if (i < columns) {
+            stream_keep_query<D>(c, s, i, now);
+        } else {
+            stream_keep_new<D>(c, s, u, block, i > columns, now);
+        }
     }
     __syncwarp();
 }
@@ -189,7 +188,7 @@ stream_put_k(stream_warp<D> &s, uint32_t slot, uint32_t key)
     uint32_t lane = threadIdx.x % 32;
 
     for (uint32_t d = lane; d < D::dims; d += 32) {
-        s.tile[slot][key * D::dims + key / 32 * D::k_shift + d] = (uint8_t)s.new_k[d];
+        s.tile[slot][stream_place<D>(key) + d] = (uint8_t)s.new_k[d];
     }
     if (lane < 2) {
         s.scales[slot][lane][key] = s.new_scales[lane];
@@ -203,7 +202,7 @@ static __device__ __forceinline__ void
 stream_put_v(stream_warp<D> &s, uint32_t slot, uint32_t key)
 {
     for (uint32_t d = threadIdx.x % 32; d < D::dims; d += 32) {
-        s.tile[slot][key / 16 * D::v_piece + (key % 16 / 4 * D::dims + d) * 4 + key % 4] = (uint8_t)s.new_v[d];
+        s.tile[slot][stream_place<D>(key / 4 * 4) + d * 4 + key % 4] = (uint8_t)s.new_v[d];
     }
     bt_fence_async();
     __syncwarp();

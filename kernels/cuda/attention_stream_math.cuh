@@ -98,7 +98,7 @@ static __device__ __forceinline__ void
 stream_dots(const stream_warp<D> &s, const stream_state<D> &q, uint32_t slot, int32_t dot[4][4])
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint8_t *k = s.tile[slot] + g / 2 * 4 * D::dims + (g & 1) * (32 * D::dims + D::k_shift) + t * 16;
+    const uint8_t *k = s.tile[slot] + g / 2 * 4 * D::dims + (g & 1) * stream_place<D>(32) + t * 16;
 
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -232,25 +232,6 @@ stream_most(const stream_state<D> &q, const decode_unit &u, uint32_t tile, const
     return q.factor * stream_own_max<D>(q.odd, largest[0], largest[1]);
 }
 
-// The same of any numbers; with a softcap x becomes what that makes of it.
-template <typename D>
-static __device__ __forceinline__ float
-stream_most_any(const attention_call &c, const stream_warp<D> &s, const stream_state<D> &q, const decode_unit &u,
-                uint32_t tile, float x[D::halves][2][4])
-{
-    float largest[2] = {-INFINITY, -INFINITY};
-
-#pragma unroll
-    for (int n = 0; n < D::halves * 8; n++) {
-        int h = n / 8, col = n / 4 % 2, i = n % 4;
-        float &y = x[h][col][i];
-
-        y = c.a.softcap > 0 ? bt_ref_softcap(y * s.q_scale[stream_query<D>(col)], c.a.softcap) : y;
-        largest[col] = stream_sees(u, tile + stream_keys<D>(h) * 4 + i) ? larger(largest[col], y) : largest[col];
-    }
-    return q.factor * stream_own_max<D>(q.odd, largest[0], largest[1]);
-}
-
 // From scores to codes where every number is an ordinary one. m: the largest of all tiles so far, q.m that of those before.
 template <typename D, bool MASKED>
 static __device__ __forceinline__ void
@@ -296,28 +277,54 @@ stream_weigh(stream_warp<D> &s, const stream_state<D> &q, const decode_unit &u, 
     }
 }
 
-// The same for any numbers, in the specification's own steps.
+// A tile with any numbers: what is known of it, and what becomes of that. `m` is the largest of the tiles before, then of all so far; `most`
+// the largest of this one.
+template <typename D> struct stream_any {
+    float x[D::halves][2][4], m, most, factor;
+    stream_scales<D> scales;
+    stream_change change;
+    bool odd;
+};
+
+// `most`; with a softcap x becomes what that makes of it. These two are out of line: they would lie within the loop over tiles.
 template <typename D>
-static __device__ __forceinline__ void
-stream_weigh_any(const attention_call &c, stream_warp<D> &s, const stream_state<D> &q, const decode_unit &u,
-                 uint32_t tile, float own_m, const stream_scales<D> &scales, float x[D::halves][2][4],
-                 stream_change &out)
+static __device__ __noinline__ void
+stream_most_any(const attention_call &c, const stream_warp<D> &s, const decode_unit &u, uint32_t tile, stream_any<D> &a)
 {
-    float m[2], most[2] = {0.0f, 0.0f};
+    float largest[2] = {-INFINITY, -INFINITY};
+
+#pragma unroll
+    for (int n = 0; n < D::halves * 8; n++) {
+        int h = n / 8, col = n / 4 % 2, i = n % 4;
+        float &y = a.x[h][col][i];
+
+        y = c.a.softcap > 0 ? bt_ref_softcap(y * s.q_scale[stream_query<D>(col)], c.a.softcap) : y;
+        largest[col] = stream_sees(u, tile + stream_keys<D>(h) * 4 + i) ? larger(largest[col], y) : largest[col];
+    }
+    a.most = a.factor * stream_own_max<D>(a.odd, largest[0], largest[1]);
+}
+
+// stream_weigh for any numbers, in the specification's own steps.
+template <typename D>
+static __device__ __noinline__ void
+stream_weigh_any(const attention_call &c, stream_warp<D> &s, const decode_unit &u, uint32_t tile, stream_any<D> &a)
+{
+    float m[2], most[2] = {0.0f, 0.0f}, own_m = larger(a.m, a.most);
     bool poison = false;
 
 #pragma unroll
     for (int n = 0; n < D::halves * 4; n++) {
-        poison |= isnan(scales.v[n / 4][n % 4]);
+        poison |= isnan(a.scales.v[n / 4][n % 4]);
     }
     poison = __any_sync(0xffffffffu, poison);
-    stream_share<D>(q.odd, own_m, m);
-    stream_share<D>(q.odd, exp2_of(q.m - own_m), out.corr);
+    stream_share<D>(a.odd, own_m, m);
+    stream_share<D>(a.odd, exp2_of(a.m - own_m), a.change.corr);
+    a.m = own_m;
 #pragma unroll
     for (int h = 0; h < D::halves; h++) {
 #pragma unroll
         for (int col = 0; col < 2; col++) {
-            float *p = x[h][col], factor = (c.a.softcap > 0 ? 1.0f : s.q_scale[stream_query<D>(col)]) * BT_LOG2_E;
+            float *p = a.x[h][col], factor = (c.a.softcap > 0 ? 1.0f : s.q_scale[stream_query<D>(col)]) * BT_LOG2_E;
 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -328,30 +335,44 @@ stream_weigh_any(const attention_call &c, stream_warp<D> &s, const stream_state<
             stream_put_weights<D>(s, h, col, p);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                p[i] *= scales.v[h][i];
+                p[i] *= a.scales.v[h][i];
                 most[col] = larger(most[col], p[i]);
             }
         }
     }
-    stream_share<D>(q.odd, stream_own_max<D>(q.odd, most[0], most[1]), most);
+    stream_share<D>(a.odd, stream_own_max<D>(a.odd, most[0], most[1]), most);
 #pragma unroll
     for (int col = 0; col < 2; col++) {
         float scale = poison ? NAN : most[col] / 255.0f, inverse = scale >= 0x1p-126f ? 1.0f / scale : 0.0f;
 
-        out.scale[col] = scale;
+        a.change.scale[col] = scale;
 #pragma unroll
         for (int h = 0; h < D::halves; h++) {
             uint32_t word = 0;
 
 #pragma unroll
             for (int i = 0; i < 4; i++) { // (no code is below 0; that of a NaN is 0)
-                float code = fmaxf(x[h][col][i] * inverse, 0.0f) + BT_ROUND_MAGIC;
+                float code = fmaxf(a.x[h][col][i] * inverse, 0.0f) + BT_ROUND_MAGIC;
 
                 word |= (__float_as_uint(code) & 255) << (8 * i);
             }
             stream_put_codes<D>(s, h, col, word);
         }
     }
+}
+
+template <typename D>
+static __device__ __forceinline__ stream_any<D>
+stream_any_of(const stream_state<D> &q, const float x[D::halves][2][4], const stream_scales<D> &scales)
+{
+    stream_any<D> a;
+
+#pragma unroll
+    for (int n = 0; n < D::halves * 8; n++) {
+        a.x[n / 8][n / 4 % 2][n % 4] = x[n / 8][n / 4 % 2][n % 4];
+    }
+    a.m = q.m, a.factor = q.factor, a.odd = q.odd, a.scales = scales;
+    return a;
 }
 
 // The sum of the tile's weights that l of a lane's n-th pair takes, of what stream_put_weights has put down.
@@ -385,7 +406,7 @@ static __device__ __forceinline__ void
 stream_values(const stream_warp<D> &s, stream_state<D> &q, uint32_t slot, const stream_change &change)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint8_t *v = s.tile[slot] + t * D::v_piece + g * 16;
+    const uint8_t *v = s.tile[slot] + stream_place<D>(t * 16) + g * 16;
     const uint8_t *codes = s.codes[stream_row<D>(D::columns == 4 ? g % 4 : g)] + t * 16;
     uint4 b = *(const uint4 *)codes; // of both steps of 32 keys
     bool upper = t >= 2;

@@ -1,4 +1,4 @@
-// PTX of sm_90: numbers that a cluster's blocks send each other. Beside ptx_hopper.cuh.
+// PTX of sm_90: what blocks tell each other, of a cluster or through memory. Beside ptx_hopper.cuh.
 #pragma once
 
 #include "kernels/cuda/ptx_hopper.cuh"
@@ -18,4 +18,14 @@ bt_cluster_send(uint32_t at, float v, uint32_t barrier)
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(at), "f"(v),
                  "r"(barrier)
                  : "memory");
+}
+
+// What was there plus n. All that this thread wrote, or saw written, before is seen by whoever adds later.
+static __device__ __forceinline__ uint32_t
+bt_add_in_order(uint32_t *to, uint32_t n)
+{
+    uint32_t before;
+
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(n) : "memory");
+    return before;
 }

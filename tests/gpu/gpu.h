@@ -1,4 +1,4 @@
-// What the GPU's test programs share: how much of them runs, and their main.
+// What the GPU's test programs share: how much of them runs, their device, and their main.
 #pragma once
 
 #include "kernels/device.h"
@@ -16,6 +16,25 @@ bt_gpu_takes(uint32_t i)
     uint32_t n = quick != NULL ? (uint32_t)strtoul(quick, NULL, 10) : 1;
 
     return n <= 1 || i % n == 0;
+}
+
+// Opens cuda:0 for calls within `limits`. Fails the test, or the set-up and with it all of the case's tests, and leaves *out NULL then:
+// nobody goes on with a device that is half open.
+static inline void
+bt_gpu_open(bt_device **out, const bt_device_limits *limits)
+{
+    bt_device *device = NULL;
+    bt_why why = {""};
+    bt_err err;
+
+    bt_device_close(*out);
+    *out = NULL;
+    err = bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why);
+    if (err == BT_OK && (err = bt_device_reserve(device, limits, &why)) != BT_OK) {
+        bt_device_close(device);
+    }
+    ck_assert_msg(err == BT_OK, "%s", why.text);
+    *out = device;
 }
 
 // bt_test_run where cuda:0 can be opened; else says why not and returns 77.

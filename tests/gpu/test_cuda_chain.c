@@ -327,12 +327,10 @@ open_devices(void)
                                .head_dim = 64,
                                .context = 64,
                                .block_tokens = 32};
-    bt_why why = {""};
 
     // The fastest instruction set here: it gives the bits of ref (tests/kernels), which would take minutes.
     ref = linear_device("auto", 8, limits.tokens, limits.cols, limits.rows);
-    ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
-    ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
+    bt_gpu_open(&gpu, &limits);
 }
 
 static Suite *

@@ -60,7 +60,6 @@ typedef struct {
 static void
 open_world(world *w, uint32_t vocab)
 {
-    bt_device_options options = {.kind = BT_DEVICE_CUDA};
     bt_device_limits limits = {.tokens = ROWS,
                                .sequences = ROWS,
                                .logit_rows = ROWS,
@@ -71,11 +70,9 @@ open_world(world *w, uint32_t vocab)
                                .head_dim = 64,
                                .context = 64,
                                .block_tokens = 32};
-    bt_why why;
 
     *w = (world){.vocab = vocab};
-    ck_assert_msg(bt_device_open(&w->device, &options, &why) == BT_OK, "%s", why.text);
-    ck_assert_int_eq(bt_device_reserve(w->device, &limits, &why), BT_OK);
+    bt_gpu_open(&w->device, &limits);
     w->logits = calloc((size_t)ROWS * vocab, sizeof(float));
     w->on_device = bt_device_alloc(w->device, (size_t)ROWS * vocab * sizeof(float));
     w->scratch = bt_alloc_pages(bt_sample_scratch_bytes(vocab));

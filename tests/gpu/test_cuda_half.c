@@ -38,13 +38,12 @@ open_devices(void)
                                .head_dim = 64,
                                .context = 64,
                                .block_tokens = 32};
-    bt_why why = {""};
 
     if (ref == NULL) {
         ref = linear_device("ref", 8, TOKENS_MAX, COLS_MAX, ROWS_MAX);
-        ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s",
-                      why.text);
-        ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
+    }
+    if (gpu == NULL) {
+        bt_gpu_open(&gpu, &limits);
     }
 }
 

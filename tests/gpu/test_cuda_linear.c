@@ -295,13 +295,8 @@ open_gpu(void)
                                .head_dim = 128,
                                .context = 8192,
                                .block_tokens = 32};
-    bt_why why = {""};
 
-    if (gpu != NULL) {
-        bt_device_close(gpu);
-    }
-    ck_assert_msg(bt_device_open(&gpu, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) == BT_OK, "%s", why.text);
-    ck_assert_msg(bt_device_reserve(gpu, &limits, &why) == BT_OK, "%s", why.text);
+    bt_gpu_open(&gpu, &limits);
 }
 
 static void
@@ -309,6 +304,8 @@ open_devices(void)
 {
     if (ref == NULL) {
         ref = linear_device("ref", 8, 257, 28672, 49157);
+    }
+    if (gpu == NULL) { // each case begins so: where that fails, none of its tests runs
         open_gpu();
     }
 }

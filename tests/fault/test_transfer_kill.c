@@ -50,11 +50,16 @@ static const struct {
 #endif
 };
 #if defined(BT_KILL_GPU)
+#include "tests/gpu/gpu.h"
 #define KINDS 2
+#define RUN_SUITE bt_gpu_run_forking
 #elif defined(BT_HAVE_UCX)
 #define KINDS 4
 #else
 #define KINDS 3
+#endif
+#ifndef RUN_SUITE
+#define RUN_SUITE bt_test_run
 #endif
 static bt_kv_layout layout;
 static uint32_t rounds = 2;
@@ -579,5 +584,5 @@ main(int argc, char **argv)
     tcase_add_loop_test(tcase, a_description_of_a_dead_owner_ends_in_an_error_and_no_crash, first / 4, (end + 3) / 4);
     tcase_set_timeout(tcase, 0);
     suite_add_tcase(suite, tcase);
-    return bt_test_run(suite);
+    return RUN_SUITE(suite);
 }

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 // Is case `i` of a loop run? All are, or with BATON_GPU_QUICK=N in the environment about one in N, any loop's first of all among them:
 // compute-sanitizer makes kernels a hundred times slower (sanitize.sh).
@@ -50,5 +52,30 @@ bt_gpu_run(Suite *suite)
     }
     bt_device_close(device);
     setenv("CK_FORK", "no", 1); // a context does not survive a fork
+    return bt_test_run(suite);
+}
+
+// The same for programs that fork, and so must not have touched the driver: another process looks.
+static inline int
+bt_gpu_run_forking(Suite *suite)
+{
+    pid_t looks;
+    int status = 0;
+
+    fflush(NULL);
+    if ((looks = fork()) == 0) {
+        bt_device *device;
+        bt_why why;
+        bool none = bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why) != BT_OK;
+
+        if (none) {
+            printf("%s\n", why.text);
+            fflush(NULL);
+        }
+        _exit(none ? 77 : 0);
+    }
+    if (looks > 0 && waitpid(looks, &status, 0) == looks && WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        return 77;
+    }
     return bt_test_run(suite);
 }

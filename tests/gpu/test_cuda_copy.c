@@ -1,6 +1,7 @@
 // The copier on the GPU: sums, stamps and fetches are the CPU's, and memory lent to another process stays whole whatever becomes of its
 // owner.
 #include "common/kv/trailer.h"
+#include "tests/gpu/gpu.h"
 #include "tests/kernels/copier_case.h"
 #include "tests/support/test.h"
 
@@ -255,5 +256,5 @@ main(void)
     tcase_add_test(lent, a_handle_that_is_none_is_refused);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, lent);
-    return bt_test_run(suite);
+    return bt_gpu_run_forking(suite);
 }

@@ -16,9 +16,12 @@
 #define PROMPT 70 // of blocks of 16: four and a part
 #define MARK 0xa5
 #ifdef BT_LEND_GPU // those with two pools; others are what it is held against
+#include "tests/gpu/gpu.h"
 #define APART_DEVICE BT_DEVICE_CUDA
+#define RUN bt_gpu_run
 #else
 #define APART_DEVICE BT_DEVICE_CPU
+#define RUN bt_test_run
 #endif
 
 static char path[64];
@@ -353,5 +356,5 @@ main(void)
     tcase_add_loop_test(all, open_survives_every_failing_allocation, 0, APART_DEVICE == BT_DEVICE_CPU ? 2 : 0);
     tcase_set_timeout(all, 120);
     suite_add_tcase(suite, all);
-    return bt_test_run(suite);
+    return RUN(suite);
 }

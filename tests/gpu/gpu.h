@@ -1,13 +1,17 @@
-// What the GPU's test programs share: how much of them runs, their device, and their main.
+// What the GPU's test programs share: how much of them runs, their main, and what is said of one that does not come to its end.
 #pragma once
 
 #include "kernels/device.h"
 #include "tests/support/test.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+static volatile sig_atomic_t bt_gpu_case = -1; // what bt_gpu_takes was asked last
 
 // Is case `i` of a loop run? All are, or with BATON_GPU_QUICK=N in the environment about one in N, any loop's first of all among them:
 // compute-sanitizer makes kernels a hundred times slower (sanitize.sh).
@@ -17,6 +21,7 @@ bt_gpu_takes(uint32_t i)
     const char *quick = getenv("BATON_GPU_QUICK");
     uint32_t n = quick != NULL ? (uint32_t)strtoul(quick, NULL, 10) : 1;
 
+    bt_gpu_case = (sig_atomic_t)i;
     return n <= 1 || i % n == 0;
 }
 
@@ -39,10 +44,27 @@ bt_gpu_open(bt_device **out, const bt_device_limits *limits)
     *out = device;
 }
 
+// run.sh sends SIGUSR1 when the time is over; the others are crashes. Says in which test.
+static inline void
+bt_gpu_say_where(int signal_number)
+{
+    const char *name = tcase_name();
+    char line[256];
+    int length = snprintf(line, sizeof line, "%s in %s, case %d\n",
+                          signal_number == SIGUSR1 ? "out of time" : strsignal(signal_number),
+                          name != NULL ? name : "no test", (int)bt_gpu_case);
+    ssize_t put = write(STDOUT_FILENO, line, (size_t)length);
+
+    (void)put;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
 // bt_test_run where cuda:0 can be opened; else says why not and returns 77.
 static inline int
 bt_gpu_run(Suite *suite)
 {
+    static const int ends[] = {SIGUSR1, SIGSEGV, SIGBUS, SIGFPE, SIGABRT};
     bt_device *device;
     bt_why why;
 
@@ -51,8 +73,18 @@ bt_gpu_run(Suite *suite)
         return 77;
     }
     bt_device_close(device);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        signal(ends[i], bt_gpu_say_where);
+    }
     setenv("CK_FORK", "no", 1); // a context does not survive a fork
     return bt_test_run(suite);
+}
+
+static inline void
+bt_gpu_end(int signal_number)
+{
+    (void)signal_number;
+    raise(SIGTERM); // which ends a forked test, too
 }
 
 // The same for programs that fork, and so must not have touched the driver: another process looks.
@@ -77,5 +109,6 @@ bt_gpu_run_forking(Suite *suite)
     if (looks > 0 && waitpid(looks, &status, 0) == looks && WIFEXITED(status) && WEXITSTATUS(status) == 77) {
         return 77;
     }
+    signal(SIGUSR1, bt_gpu_end);
     return bt_test_run(suite);
 }

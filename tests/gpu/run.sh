@@ -16,18 +16,19 @@ line() {
     table+=$(printf '%-8s %-34s %4s s  %s' $word "$1" "$3" "$4")$'\n'
 }
 
-# one PROGRAM [CASE]: runs it; its log, exit code and seconds lie in $out.
+# one PROGRAM [CASE]: runs it; its log, exit code and seconds lie in $out. The limit is for what hangs: where others share the GPU and the
+# processors, a program takes several times as long as alone. SIGUSR1: the program says in which test it was (gpu.h).
 one() {
     local code=0 begin=$SECONDS name=$1${2:+-$2}
     [ $# = 1 ] || export CK_RUN_CASE=$2
-    timeout 150 "bin/$1" >"$out/$name.log" 2>&1 || code=$?
+    timeout -s USR1 -k 5 "${LIMIT:-300}" "bin/$1" >"$out/$name.log" 2>&1 || code=$?
     echo "$code $((SECONDS - begin))" >"$out/$name.code"
 }
 
 # What wgmma reads from registers stays there until it has (wgmma_registers.py): in the machine code that the tests run.
 registers() {
     local code=0 begin=$SECONDS
-    { python3 wgmma_registers.py >/dev/null && timeout 150 python3 wgmma_registers.py bin/test_cuda_linear; } >"$out/wgmma_registers.log" 2>&1 || code=$?
+    { python3 wgmma_registers.py >/dev/null && timeout "${LIMIT:-300}" python3 wgmma_registers.py bin/test_cuda_linear; } >"$out/wgmma_registers.log" 2>&1 || code=$?
     echo "$code $((SECONDS - begin))" >"$out/wgmma_registers.code"
 }
 
@@ -53,8 +54,16 @@ tests() {
         rm "$t"
         t=$(basename "$t" .code)
         grep -E ':F:|:E:' "$out/$t.log" | head -20
-        line "$t" "$code" "$spent" "$(grep -E '^[0-9]+%' "$out/$t.log" | tail -1)"
+        line "$t" "$code" "$spent" "$(ended "$out/$t.log" "$code")"
     done
+}
+
+# ended LOG CODE: its last words. Where there is no sum, where it ended: out of time or by a crash.
+ended() {
+    grep -aE '^[0-9]+%' "$1" | tail -1 | grep . && return
+    [ "$2" = 77 ] && { tail -1 "$1"; return; }
+    grep -aE ' in [a-z0-9_ ]+, case -?[0-9]+$' "$1" | tail -1 | grep . && return
+    [ "$2" = 124 ] && echo "out of time; last: $(tail -1 "$1")" || echo "exit code $2; last: $(tail -1 "$1")"
 }
 
 # refused NAME WORDS COMMAND…: exit code 2, and a last line with these words.

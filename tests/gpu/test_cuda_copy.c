@@ -245,8 +245,8 @@ main(void)
 
     setenv("CK_FORK", "yes", 1); // a process that has touched the driver cannot fork an owner
     setvbuf(stdout, NULL, _IOLBF, 0);
-    tcase_set_timeout(tcase, 60);
-    tcase_set_timeout(lent, 60);
+    tcase_set_timeout(tcase, 200);
+    tcase_set_timeout(lent, 200);
     tcase_add_test(tcase, sums_of_blocks_of_every_shape_are_those_of_the_specification);
     tcase_add_test(tcase, a_fetch_either_way_brings_the_bytes_their_sums_and_their_trailers);
     tcase_add_test(tcase, stamped_blocks_are_good_and_cleared_ones_are_not);

@@ -7,6 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+// What is measured on an H200, by how long the decode node's weights take to be read and how long a prompt's token takes there.
+#define H200_8B_NOW(weights_us, prompt_us)                                                                             \
+    .prefill = {300, 2000, 13.8, 0.9, 57, 20.8}, .decode = {300, weights_us, prompt_us, 0.9, 57, 20.8},                \
+    .prefill_chunk = 8192, .decode_chunk = 4096, .decode_prompt = 2048, .sequences = 96, .prefill_kv = 262144,         \
+    .decode_kv = 798720, .kv_bytes = 66560, .gb_s = 350
+
 static const sim_profile profiles[] = {
     {.name = "h200-8b",
      .about = "Llama 3.1 8B, w8 | q4, INT8 KV, one H200 a node: DESIGN 10's targets (80k tok/s; 680, 10.5k and 15k "
@@ -24,28 +30,10 @@ static const sim_profile profiles[] = {
     {.name = "h200-8b-now",
      .about = "Llama 3.1 8B, w8 | q4, INT8 KV, one H200 a node, as measured on 2026-11-30 (kernels/README.md): 67.6k "
               "tok/s; 428, 5.6k and 9.3k tok/s at 1, 32 and 128; reading by q4 reckoned from a layer's 600 us at 512",
-     .prefill = {300, 2000, 13.8, 0.9, 57, 20.8},
-     .decode = {300, 1930, 37, 0.9, 57, 20.8},
-     .prefill_chunk = 8192,
-     .decode_chunk = 4096,
-     .decode_prompt = 2048,
-     .sequences = 96,
-     .prefill_kv = 262144,
-     .decode_kv = 798720,
-     .kv_bytes = 66560,
-     .gb_s = 350},
+     H200_8B_NOW(1930, 37)},
     {.name = "h200-8b-w8",
      .about = "the same with w8 on both sides: writing reckoned from 218 MB a layer at 3.1 TB/s",
-     .prefill = {300, 2000, 13.8, 0.9, 57, 20.8},
-     .decode = {300, 2450, 13.8, 0.9, 57, 20.8},
-     .prefill_chunk = 8192,
-     .decode_chunk = 4096,
-     .decode_prompt = 2048,
-     .sequences = 96,
-     .prefill_kv = 262144,
-     .decode_kv = 798720,
-     .kv_bytes = 66560,
-     .gb_s = 350},
+     H200_8B_NOW(2450, 13.8)},
     {.name = "h200-70b",
      .about = "Llama 3.1 70B, w8 | q4, INT8 KV, one H200 a node: reckoned from h200-8b's share of the machine's peaks",
      .prefill = {600, 17000, 108, 4.5, 160, 42},

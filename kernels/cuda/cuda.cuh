@@ -238,10 +238,10 @@ bt_cuda_a8_columns(uint32_t cols)
     return (cols + 127) / 128 * 128;
 }
 
-// Rows of 16-bit activations that kernels read where there are so many tokens: whole tiles of 64, or of clusters. Boxes that reach beyond a
-// matrix's end are slow, so they are said to be there.
+// Rows of activations that boxes are said to find where there are so many tokens: whole tiles of 64, or of clusters. What reaches beyond a
+// matrix's end is slow.
 static inline uint32_t
-bt_cuda_half_tokens(uint32_t tokens)
+bt_cuda_box_tokens(uint32_t tokens)
 {
     return tokens <= 64 ? (tokens + 7) / 8 * 8 : (tokens + 255) / 256 * 256;
 }

@@ -65,7 +65,7 @@ static bool
 maps_of(const bt_cuda *cuda, const linear_call *c, uint32_t x_rows, half_maps *maps)
 {
     bool good = bt_cuda_half_plane(&maps->x, c->part[0].kind, cuda->halves, c->part[0].cols,
-                                   bt_cuda_half_tokens(c->tokens), c->a8_stride, x_rows);
+                                   bt_cuda_box_tokens(c->tokens), c->a8_stride, x_rows);
 
     for (uint32_t i = 0; i < c->part_count; i++) {
         const bt_cuda_matrix *m = &c->part[i];

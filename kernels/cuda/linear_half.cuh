@@ -28,8 +28,8 @@
 
 #define HALF_K 64u // columns of a box: PROMPT_K bytes
 
-#define HALF_BOXES                                                                                                     \
-    2u // of a stage: a wait for 8 KB of weights, not for 4, where one block of threads has a multiprocessor for itself
+// Of a stage: a wait for 8 KB of weights and not for 4, which is what took the time where a block of threads had a multiprocessor for itself.
+#define HALF_BOXES 2u
 #define HALF_TOKENS 64u
 #define HALF_COLUMNS 32u
 #define HALF_THREADS 192u

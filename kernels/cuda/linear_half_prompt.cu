@@ -7,7 +7,7 @@ static bool
 maps_of(const bt_cuda *cuda, const linear_call *c, prompt_maps *maps)
 {
     bool good = bt_cuda_half_plane(&maps->a8, c->part[0].kind, cuda->halves, c->part[0].cols,
-                                   bt_cuda_half_tokens(c->tokens), c->a8_stride, PROMPT_TOKENS);
+                                   bt_cuda_box_tokens(c->tokens), c->a8_stride, PROMPT_TOKENS);
 
     for (uint32_t i = 0; i < c->part_count; i++) {
         const bt_cuda_matrix *m = &c->part[i];

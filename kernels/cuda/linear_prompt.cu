@@ -14,7 +14,7 @@ map_of(CUtensorMap *map, const void *at, uint64_t width, uint64_t rows, uint64_t
 static bool
 maps_of(const linear_call *c, prompt_maps *maps)
 {
-    bool good = map_of(&maps->a8, c->a8, c->a8_stride, c->tokens, c->a8_stride, PROMPT_TOKENS);
+    bool good = map_of(&maps->a8, c->a8, c->a8_stride, bt_cuda_box_tokens(c->tokens), c->a8_stride, PROMPT_TOKENS);
 
     for (uint32_t i = 0; i < c->part_count; i++) {
         const bt_cuda_matrix *m = &c->part[i];

@@ -32,7 +32,7 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     carve all = {base, 0}, *c = &all;
     const bt_device_limits *l = &cuda->limits;
     size_t tokens = rounded(l->tokens, BT_CUDA_TOKENS_PAD), sequences = l->sequences != 0 ? l->sequences : l->tokens;
-    size_t halves = bt_cuda_half_tokens(l->tokens), half_tokens = halves > tokens ? halves : tokens;
+    size_t boxes = bt_cuda_box_tokens(l->tokens), box_tokens = boxes > tokens ? boxes : tokens;
     size_t logit_rows = bt_cuda_rows_max(cuda), heads = (size_t)l->tokens * l->heads;
     size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
     bt_cuda_step *s = &cuda->step;
@@ -58,15 +58,15 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
 
     cuda->a8_stride = bt_cuda_a8_columns(l->cols);
     cuda->sa_stride = tokens;
-    cuda->a8 = (int8_t *)take(c, tokens * cuda->a8_stride);
+    cuda->a8 = (int8_t *)take(c, box_tokens * cuda->a8_stride);
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
-    cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : tokens * cuda->a8_stride);
+    cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : box_tokens * cuda->a8_stride);
     cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
     cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
-    cuda->normed = (float *)take(c, half_tokens * cuda->a8_stride * 4);
+    cuda->normed = (float *)take(c, box_tokens * cuda->a8_stride * 4);
     cuda->halves = (uint16_t *)cuda->normed;
-    cuda->halves_next = base == NULL ? NULL : cuda->halves + half_tokens * cuda->a8_stride;
+    cuda->halves_next = base == NULL ? NULL : cuda->halves + box_tokens * cuda->a8_stride;
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours
     // The head's rows are wanted of few tokens, which do not go by cuBLASLt.
     cuda->s32 = (int32_t *)take(c, l->tokens < 128 ? 0 : (size_t)cuda->s32_tokens * 4 * l->cols * 4);

@@ -311,6 +311,12 @@ class Cluster:
             wait_for(f'readiness of {p.name}', ready, seconds)
         return self
 
+    def wait_met(self, seconds=60):
+        """Until every router knows every node as ready. A router is ready with one decode node, so that the first prompts may be read there."""
+        for r in self.routers:
+            wait_for(f'all nodes at {r.name}', lambda: all(n['state'] == 'ready' for n in json.loads(r.get('/v1/cluster')[1])['nodes']), seconds)
+        return self
+
     def request(self, body, **more):
         return Request(self.router.address, body, **more)
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""cluster_equality.py [--model PATH] [--prompts N] [--topology 1p1d,2p2d,…] [--kill prefill|decode|router|any|none] [--every S] [--prefill-set KEY=VALUE]
+"""cluster_equality.py [--model PATH] [--prompts N] [--topology 1p1d,2p2d,…] [--kill prefill|decode|router|any|none] [--every S] [--troubles N] [--prefill-set KEY=VALUE]
 
 The answers of a cluster of real processes against those of `baton local` with the same weights: text, tokens, log-probabilities,
 byte for byte, while nodes are killed or frozen and come back. Topologies: NpMd; 0p1d is decode only; `two` is 2p2d with w8 that reads and q4
-that writes (an answer that is marked as degraded
-may be that of q4 alone, or lie between: these are counted). Exit code 1 when anything was lost, repeated, different or leaked. A line of JSON a run on stdout."""
+that writes (an answer that is marked as degraded may be that of q4 alone, or lie between: these are counted). With --kill the prompts
+are asked again and again until --troubles have happened. Exit code 1 when anything was lost, repeated, different or leaked, or where what was
+meant to be tried was not: no trouble, or no prompt read at a prefill node. A line of JSON a run on stdout."""
 import argparse, json, os, random, re, sys, threading, time
 from cluster import DATA, SMOL, TINY, Cluster, Failed, Local, Request, in_parallel
 from prompts import draw
@@ -19,6 +20,10 @@ class Trouble(threading.Thread):
         self.victims = {'prefill': cluster.prefill, 'decode': cluster.decode, 'router': cluster.routers,
                         'node': cluster.nodes, 'any': cluster.programs}[who]
         self.over, self.kills, self.freezes, self.error = threading.Event(), 0, 0, None
+
+    def done(self, least):
+        """Whether there was enough of it, or will be no more."""
+        return self.error is not None or self.kills + self.freezes >= least
 
     def is_ready(self, program):
         try:
@@ -147,23 +152,24 @@ def merge_sets(settings, pairs):
 
 
 def run_through(a, cluster, bodies, wanted, degraded, tally, who):
-    """All prompts through the cluster, with trouble meanwhile; returns what happened."""
+    """All prompts through the cluster, with trouble meanwhile, in as many rounds as that takes; returns what happened."""
     trouble = Trouble(cluster, who, a.every, a.seed) if who != 'none' else None
     if trouble:
         trouble.start()
-    begin = time.monotonic()
+    begin, rounds = time.monotonic(), 0
     work = lambda i: ask_until_answered(cluster, bodies[i], tally, who in ('router', 'any'), a.patience)
-    got = in_parallel(work, range(len(bodies)), a.clients)
+    while rounds == 0 or trouble and not trouble.done(a.troubles):
+        rounds += 1
+        for i, answer in enumerate(in_parallel(work, range(len(bodies)), a.clients)):
+            compare(i, bodies[i], wanted[i], degraded[i] if degraded else None, answer, tally)
     seconds = time.monotonic() - begin
     if trouble:
         trouble.end()
-    for i, answer in enumerate(got):
-        if wanted is not None:
-            compare(i, bodies[i], wanted[i], degraded[i] if degraded else None, answer, tally)
     cluster.wait_ready()
     cluster.wait_idle(45)  # leases of what killed programs held are 30 s
     leaked = sum(int(abs(p.metrics().get(k, 0))) for p in cluster.programs for k in ('baton:kv_leak_blocks', 'baton:router_leak'))
-    return {'leaked': leaked, 'seconds': round(seconds, 1), 'kills': trouble.kills if trouble else 0, 'freezes': trouble.freezes if trouble else 0}, got
+    return {'rounds': rounds, 'leaked': leaked, 'seconds': round(seconds, 1), 'kills': trouble.kills if trouble else 0,
+            'freezes': trouble.freezes if trouble else 0}
 
 
 def counters(cluster):
@@ -175,15 +181,18 @@ def counters(cluster):
 def one(a, topology, who, bodies, wanted, degraded):
     tally = Tally()
     with cluster_of(a, topology) as cluster:
-        cluster.wait_ready(seconds=120)
-        what, _ = run_through(a, cluster, bodies, wanted, degraded, tally, who)
+        cluster.wait_ready(seconds=120).wait_met()
+        what = run_through(a, cluster, bodies, wanted, degraded, tally, who)
         what.update(counters(cluster))
         cluster.end()
     out = {'topology': topology, 'kill': who, 'prompts': len(bodies), **tally.counts, **what}
     print(json.dumps(out), flush=True)
     for e in tally.examples:
         print('  ' + e, file=sys.stderr)
-    return tally.counts['equal'] + tally.counts['between'] == len(bodies) and out['leaked'] == 0
+    tried = what['kills'] + what['freezes'] > 0 if who != 'none' else what.get('remote_prefills', 0) > 0 or topology.startswith('0p')
+    if not tried:
+        print('  nothing was tried: ' + ('no trouble' if who != 'none' else 'no prompt was read at a prefill node'), file=sys.stderr)
+    return tried and tally.counts['equal'] + tally.counts['between'] == len(bodies) * what['rounds'] and out['leaked'] == 0
 
 
 def main():
@@ -196,6 +205,7 @@ def main():
     p.add_argument('--topology', default='1p1d,2p2d,0p1d,two')
     p.add_argument('--kill', default='none', help='none, prefill, decode, router, node or any; several with commas')
     p.add_argument('--every', type=float, default=3)
+    p.add_argument('--troubles', type=int, default=3, help='with --kill: kills and freezes at least')
     p.add_argument('--remote-tokens-min', type=int, default=96)
     p.add_argument('--patience', type=float, default=300)
     p.add_argument('--seed', type=int, default=1)

@@ -140,8 +140,8 @@ cluster() {
     equal "by host memory" --prompts 80 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host
     equal "prefill on the gpu, decode on the cpu" --prompts 80 --prefill-set device=cuda:0
     equal "prefill on the cpu, decode on the gpu" --prompts 80 --decode-set device=cuda:0
-    equal "nodes killed and frozen" --prompts 1000 --set device=cuda:0 --kill node --every 1
-    equal "the same by host memory" --prompts 1000 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host --kill node --every 1
+    equal "nodes killed and frozen" --prompts 1000 --set device=cuda:0 --kill node --every 1 --troubles 8
+    equal "the same by host memory" --prompts 1000 --set device=cuda:0 --prefill-set transport=host --decode-set transport=host --kill node --every 1 --troubles 8
     [ "$(gpus)" -lt 2 ] || two_gpus
 }
 
@@ -150,7 +150,7 @@ gpus() { nvidia-smi -L 2>/dev/null | grep -c '^GPU'; }
 # Prompts are read on one GPU and answered on the other. All at once: each has its own processes, and most of their time is the CPU's.
 two_gpus() {
     local host=(--prefill-set transport=host --decode-set transport=host) apart=(--prefill-set device=cuda:0 --decode-set device=cuda:1)
-    local back=(--prefill-set device=cuda:1 --decode-set device=cuda:0) trouble=(--prompts "${PROMPTS:-1000}" --kill node --every 1) n=0 code
+    local back=(--prefill-set device=cuda:1 --decode-set device=cuda:0) trouble=(--prompts "${PROMPTS:-1000}" --kill node --every 1 --troubles 8) n=0 code
     aside equal "two gpus" --prompts 80 "${apart[@]}"
     aside equal "two gpus, the other way round" --prompts 80 "${back[@]}"
     aside equal "two gpus, by host memory" --prompts 80 "${apart[@]}" "${host[@]}"

@@ -176,5 +176,6 @@ bt_cuda_attention(bt_device *device, const bt_attention_args *args)
     } else {
         launch_plain(cuda, c);
     }
+    bt_cuda_mark(cuda); // once a layer
     return err != BT_OK ? err : bt_cuda_launched(cuda, "attention");
 }

@@ -21,6 +21,8 @@ extern "C" {
 #include "kernels/device_impl.h"
 
 #define BT_CUDA_GRAPHS_MAX 384
+#define BT_CUDA_MARKS_MAX 128
+#define BT_CUDA_MARK_TOKENS 2048u
 #define BT_CUDA_TILE_COLUMNS 64u // (token, head) rows that a block of threads takes through the keys of a prompt
 #define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits
 // What attention takes, of any format: numbers of a head, and query heads that share a KV head.
@@ -144,6 +146,9 @@ typedef struct {
     uint8_t *workspace; // cuBLASLt's
     uint32_t *arrivals; // [tokens, kv_heads] of attention's partials, 0 between calls
     uint32_t *meetings; // [BT_CUDA_MEETINGS] of linear layers' blocks of threads, 0 between calls
+    // What a step of many tokens leaves on its way, once a layer: each that is reached renews the patience.
+    cudaEvent_t marks[BT_CUDA_MARKS_MAX];
+    uint32_t mark_count;
 } bt_cuda;
 
 static inline bt_cuda *
@@ -163,6 +168,9 @@ bt_cuda_settle(bt_cuda *cuda, const char *what)
 {
     return bt_cuda_settle_stream(cuda, cuda->stream, what);
 }
+
+// Behind what was asked of the stream so far in a step of BT_CUDA_MARK_TOKENS and more.
+void bt_cuda_mark(bt_cuda *cuda);
 
 // One thread of the process at a time between true and false (launch.cuh).
 void bt_cuda_lock_launch(bool lock);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define PAGE ((size_t)2 << 20)    // of the device's memory
-#define PATIENCE (30 * BT_SECOND) // no step takes as long
+#define PATIENCE (30 * BT_SECOND) // no layer, and no step of few tokens, takes as long, also where many share the GPU
 
 bt_err
 bt_cuda_check(bt_cuda *cuda, cudaError_t error, const char *what)
@@ -34,17 +34,41 @@ bt_cuda_lock_launch(bool lock)
     (void)error;
 }
 
+void
+bt_cuda_mark(bt_cuda *cuda)
+{
+    if (cuda->tokens >= BT_CUDA_MARK_TOKENS && !cuda->recording && cuda->mark_count < BT_CUDA_MARKS_MAX &&
+        cudaEventRecord(cuda->marks[cuda->mark_count], cuda->stream) == cudaSuccess) {
+        cuda->mark_count++;
+    }
+}
+
+// Has the step come forward since? Marks before `reached` had been.
+static bool
+comes_forward(const bt_cuda *cuda, uint32_t *reached)
+{
+    uint32_t before = *reached;
+
+    while (*reached < cuda->mark_count && cudaEventQuery(cuda->marks[*reached]) == cudaSuccess) {
+        (*reached)++;
+    }
+    return *reached > before;
+}
+
 bt_err
 bt_cuda_settle_stream(bt_cuda *cuda, cudaStream_t stream, const char *what)
 {
     bt_time end = bt_time_now() + cuda->patience;
+    uint32_t reached = 0;
     cudaError_t error;
 
     if (cuda->hangs) {
         return BT_ERR_DEVICE;
     }
     while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady) {
-        if (bt_time_now() > end) {
+        if (bt_time_now() > end && comes_forward(cuda, &reached)) {
+            end = bt_time_now() + cuda->patience;
+        } else if (bt_time_now() > end) {
             cuda->hangs = true;
             bt_log_error("CUDA-HANGS", "%s: %s: no answer in %.1f s", cuda->name, what,
                          (double)cuda->patience / BT_SECOND);
@@ -94,6 +118,9 @@ cuda_close(bt_device *device)
     }
     if (cuda->copied != NULL) {
         cudaEventDestroy(cuda->copied);
+    }
+    for (uint32_t i = 0; i < BT_CUDA_MARKS_MAX && cuda->marks[i] != NULL; i++) {
+        cudaEventDestroy(cuda->marks[i]);
     }
     free(cuda);
 }
@@ -379,6 +406,9 @@ open_streams(bt_cuda *cuda, bt_why *why)
     }
     if (error == cudaSuccess) {
         error = cudaEventCreateWithFlags(&cuda->copied, cudaEventDisableTiming);
+    }
+    for (uint32_t i = 0; i < BT_CUDA_MARKS_MAX && error == cudaSuccess; i++) {
+        error = cudaEventCreateWithFlags(&cuda->marks[i], cudaEventDisableTiming);
     }
     return error == cudaSuccess ? BT_OK : bt_fail(why, BT_ERR_DEVICE, "%s: %s", cuda->name, cudaGetErrorString(error));
 }

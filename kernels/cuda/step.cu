@@ -164,6 +164,7 @@ bt_cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
     }
     bt_cuda_forget(cuda, NULL);
     cuda->tokens = args->tokens;
+    cuda->mark_count = 0;
     cuda->splits = splits_of(args);
     cuda->draws = args->draws != NULL;
     cuda->known = *known = !args->plain && writes_answers(args) && find_graph(cuda);

@@ -207,6 +207,8 @@ bt_err bt_cuda_begin(bt_device *device, const bt_step_args *args, bool *known);
 bt_err bt_cuda_end(bt_device *device);
 const int32_t *bt_cuda_drawn(const bt_device *device);
 void bt_cuda_drop_graphs(bt_cuda *cuda); // before what they name is freed
+// After a step that has not come to bt_cuda_end, since an operation failed: a stream that records takes neither copies nor a next step.
+void bt_cuda_drop_recording(bt_cuda *cuda);
 
 bt_err bt_cuda_embed(bt_device *device, const bt_embed_args *args);
 bt_err bt_cuda_rope(bt_device *device, const bt_rope_args *args);

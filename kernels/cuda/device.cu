@@ -100,6 +100,7 @@ cuda_close(bt_device *device)
 
     if (cuda->stream != NULL) { // before it nothing was opened
         cudaSetDevice(cuda->index);
+        bt_cuda_drop_recording(cuda);
         if (cuda->broken == cudaSuccess) {
             bt_cuda_settle(cuda, "close");
         }
@@ -252,6 +253,7 @@ copy(bt_device *device, void *to, const void *from, size_t bytes, cudaMemcpyKind
     bt_err err;
 
     cudaSetDevice(cuda->index); // a thread that never did would open a context on the first GPU
+    bt_cuda_drop_recording(cuda);
     err = cuda->broken == cudaSuccess ? bt_cuda_settle(cuda, "copy") : BT_ERR_DEVICE;
     if (err == BT_OK) {
         err = bt_cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, way, cuda->stream), "copy");

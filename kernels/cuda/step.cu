@@ -97,6 +97,22 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
 // ---- recorded steps ----
 
 void
+bt_cuda_drop_recording(bt_cuda *cuda)
+{
+    cudaGraph_t graph = NULL;
+
+    if (!cuda->recording || cuda->hangs) {
+        return;
+    }
+    cuda->recording = false;
+    cudaStreamEndCapture(cuda->stream, &graph);
+    cudaGetLastError(); // what failed has said so
+    if (graph != NULL) {
+        cudaGraphDestroy(graph);
+    }
+}
+
+void
 bt_cuda_drop_graphs(bt_cuda *cuda)
 {
     for (uint32_t i = 0; i < cuda->graph_count; i++) {
@@ -154,6 +170,7 @@ bt_cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
         return BT_ERR_DEVICE;
     }
     cudaSetDevice(cuda->index);
+    bt_cuda_drop_recording(cuda);
     if (args->tokens > cuda->limits.tokens || !fill_step(cuda, args, &bytes)) {
         return BT_ERR_TOO_LONG;
     }

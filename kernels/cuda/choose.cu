@@ -44,54 +44,51 @@ some_code(void)
 {
 }
 
-// BATON_CUDA_WITHOUT=few,wide,gemm,decode,single,stream,prompt: kernels to do without, for finding out which one is at fault. All ways give the same bits.
-static const char *const may_be_without[] = {"few", "wide", "gemm", "decode", "single", "stream", "prompt"};
+// Kernels that BATON_CUDA_WITHOUT=few,wide leaves out, for finding out which one is at fault. All ways give the same bits.
+enum { FEW, WIDE, GEMM, DECODE, SINGLE, STREAM, PROMPT, KERNELS };
+static const char *const kernels[KERNELS] = {"few", "wide", "gemm", "decode", "single", "stream", "prompt"};
 
-static bool
-names(const char *at, size_t length, const char *kernel)
+static bt_err
+no_kernel(const char *name, size_t length, bt_why *why)
 {
-    return strlen(kernel) == length && memcmp(at, kernel, length) == 0;
+    char all[128] = "";
+
+    for (const char *kernel : kernels) {
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", all[0] != 0 ? ", " : "", kernel);
+    }
+    return bt_fail(why, BT_ERR_INVALID, "BATON_CUDA_WITHOUT: expected some of %s, not '%.*s'", all, (int)length, name);
 }
 
-// A name that is misspelt would leave nothing out, and whoever looks for a fault would be led astray.
+// A bit for each. A name that is misspelt would leave nothing out, and whoever looks for a fault would be led astray.
 static bt_err
-check_without(bt_why *why)
+read_without(uint32_t *without, bt_why *why)
 {
     const char *at = getenv("BATON_CUDA_WITHOUT");
 
+    *without = 0;
     while (at != NULL && *at != 0) {
         size_t length = strcspn(at, ",");
-        bool known = false;
+        uint32_t kernel = 0;
 
-        for (const char *kernel : may_be_without) {
-            known = known || names(at, length, kernel);
+        while (kernel < KERNELS && (strlen(kernels[kernel]) != length || memcmp(at, kernels[kernel], length) != 0)) {
+            kernel++;
         }
-        if (!known) {
-            return bt_fail(
-                why, BT_ERR_INVALID,
-                "BATON_CUDA_WITHOUT: expected some of few, wide, gemm, decode, single, stream and prompt, not '%.*s'",
-                (int)length, at);
+        if (kernel == KERNELS) {
+            return no_kernel(at, length, why);
         }
+        *without |= 1u << kernel;
         at += length + (at[length] == ',');
     }
     return BT_OK;
 }
 
 static bool
-left_out(const char *kernel)
+left_out(uint32_t without, uint32_t kernel)
 {
-    const char *at = getenv("BATON_CUDA_WITHOUT");
-
-    while (at != NULL && *at != 0) {
-        size_t length = strcspn(at, ",");
-
-        if (names(at, length, kernel)) {
-            bt_log_warn("CUDA-WITHOUT", "the %s kernels are left out, as BATON_CUDA_WITHOUT says", kernel);
-            return true;
-        }
-        at += length + (at[length] == ',');
+    if ((without >> kernel & 1) != 0) {
+        bt_log_warn("CUDA-WITHOUT", "the %s kernels are left out, as BATON_CUDA_WITHOUT says", kernels[kernel]);
     }
-    return false;
+    return (without >> kernel & 1) != 0;
 }
 
 bt_err
@@ -100,10 +97,11 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     struct cudaDeviceProp p;
     struct cudaFuncAttributes found;
     cudaError_t error;
+    uint32_t without;
     bool roomy;
     bt_err err;
 
-    if ((err = check_without(why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
+    if ((err = read_without(&without, why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
         return err;
     }
     cuda->index = (int)options->index;
@@ -127,14 +125,14 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->shared_max = p.sharedMemPerBlockOptin;
     cuda->early_launch = p.major >= 9;
     roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
-    cuda->few = roomy && !left_out("few");
-    cuda->decode = roomy && !left_out("decode");
-    cuda->single = roomy && !left_out("single");
-    cuda->streams = roomy && !left_out("stream");
-    cuda->prompts = !left_out("prompt");
+    cuda->few = roomy && !left_out(without, FEW);
+    cuda->decode = roomy && !left_out(without, DECODE);
+    cuda->single = roomy && !left_out(without, SINGLE);
+    cuda->streams = roomy && !left_out(without, STREAM);
+    cuda->prompts = !left_out(without, PROMPT);
 #ifdef BT_CUDA_WARPGROUPS
-    cuda->wide = p.major == 9 && !left_out("wide");
-    cuda->gemm = bt_cuda_has_prompt() && !left_out("gemm");
+    cuda->wide = p.major == 9 && !left_out(without, WIDE);
+    cuda->gemm = bt_cuda_has_prompt() && !left_out(without, GEMM);
     cuda->head.rounds = bt_cuda_has_prompt() && bt_device_would_round(options);
 #endif
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);

@@ -3,28 +3,13 @@
 
 #include "kernels/cuda/attention_decode.cuh"
 
-// The larger and the smaller where a NaN stays one.
-static __device__ __forceinline__ float
-max_nan(float a, float b)
-{
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
-    return a;
-}
-
-static __device__ __forceinline__ float
-min_nan(float a, float b)
-{
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
-    return a;
-}
-
 // bt_ref_exp2, the same bits: 2^(n + 64), which is normal, and then the one product that rounds.
 static __device__ __forceinline__ float
 exp2_of(float x)
 {
     float shifted, f, q;
 
-    x = max_nan(x, BT_EXP2_MIN);
+    x = bt_max_nan(x, BT_EXP2_MIN);
     shifted = x + BT_ROUND_MAGIC;
     f = x - (shifted - BT_ROUND_MAGIC);
     q = fmaf(f, BT_EXP2_C5, BT_EXP2_C4);
@@ -218,7 +203,7 @@ weigh(const attention_call &c, decode_shared<D> &s, const decode_unit &at, uint3
         m[col] = larger(before[col], s.most[own][query_weighed<D>(col)]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            p[col][i] = seen[i] ? exp2_of(min_nan(fmaf(u[i][col], factor, -m[col]), 0.0f)) : 0.0f;
+            p[col][i] = seen[i] ? exp2_of(bt_min_nan(fmaf(u[i][col], factor, -m[col]), 0.0f)) : 0.0f;
         }
         s.sums[own][query_weighed<D>(col)][key_weighed(0) % 16] =
             (((odd ? p[col][2] : p[col][0]) + (odd ? p[col][3] : p[col][1])) + (odd ? p[col][0] : p[col][2])) +

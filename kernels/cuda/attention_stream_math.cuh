@@ -330,7 +330,7 @@ stream_weigh_any(const attention_call &c, stream_warp<D> &s, const decode_unit &
             for (int i = 0; i < 4; i++) {
                 bool seen = stream_sees(u, tile + stream_keys<D>(h) * 4 + i);
 
-                p[i] = seen ? exp2_of(min_nan(fmaf(p[i], factor, -m[col]), 0.0f)) : 0.0f;
+                p[i] = seen ? exp2_of(bt_min_nan(fmaf(p[i], factor, -m[col]), 0.0f)) : 0.0f;
             }
             stream_put_weights<D>(s, h, col, p);
 #pragma unroll

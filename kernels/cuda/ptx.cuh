@@ -157,6 +157,21 @@ bt_mul_sat(float a, float b)
     return d;
 }
 
+// The larger and the smaller where a NaN stays one.
+static __device__ __forceinline__ float
+bt_max_nan(float a, float b)
+{
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
+    return a;
+}
+
+static __device__ __forceinline__ float
+bt_min_nan(float a, float b)
+{
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
+    return a;
+}
+
 // 1 / x to within an ulp, for a normal x whose reciprocal is normal.
 static __device__ __forceinline__ float
 bt_reciprocal(float x)

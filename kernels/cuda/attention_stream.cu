@@ -124,7 +124,7 @@ typedef struct {
 } stream_merged;
 
 // A split onto what came before it.
-static __device__ __forceinline__ void
+[[maybe_unused]] static __device__ __forceinline__ void
 stream_merge_one(stream_merged &to, float2 of, const float4 &x, bool is_first)
 {
     float most = larger(to.m, of.x), a = exp2_of(to.m - most), b = exp2_of(of.x - most);

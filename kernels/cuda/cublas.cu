@@ -8,6 +8,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,16 +88,42 @@ drop(bt_cublas *b, plan *p)
     }
 }
 
+static void *
+load_library(void *none)
+{
+    void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+
+    (void)none;
+    return library != NULL ? library : dlopen("libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL);
+}
+
+void
+bt_cublas_load_begin(bt_cublas_loading *loading)
+{
+    loading->begun = pthread_create(&loading->thread, NULL, load_library, NULL) == 0;
+}
+
+void *
+bt_cublas_load_end(bt_cublas_loading *loading)
+{
+    void *library = NULL;
+
+    if (!loading->begun) {
+        return load_library(NULL);
+    }
+    loading->begun = false;
+    return pthread_join(loading->thread, &library) == 0 ? library : NULL;
+}
+
 bt_cublas *
-bt_cublas_open(bt_cuda *cuda)
+bt_cublas_open(bt_cuda *cuda, void *library)
 {
     bt_cublas *b = (bt_cublas *)calloc(1, sizeof *b);
 
     if (b == NULL) {
         return NULL;
     }
-    b->library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    b->library = b->library != NULL ? b->library : dlopen("libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL);
+    b->library = library;
     b->cuda = cuda;
     if (b->library == NULL || !find_functions(b) || b->Create(&b->handle) != CUBLAS_STATUS_SUCCESS ||
         cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking) != cudaSuccess ||

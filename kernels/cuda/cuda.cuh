@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 extern "C" {
 #include "common/base/err.h"
@@ -278,8 +279,16 @@ bt_cuda_a8_in(bt_cuda_a8_order order, size_t a8_stride, uint32_t token, uint32_t
 // Was this program built for this GPU's warpgroups (sm_90a), and does the driver know the copy engine's maps? Of the current device.
 bool bt_cuda_has_prompt(void);
 
-// cuBLASLt, loaded when the device is opened, where it is there.
-bt_cublas *bt_cublas_open(bt_cuda *cuda);
+// cuBLASLt, loaded when the device is opened, where it is there: by a thread of its own, since the library's half a GiB takes 60 ms, and
+// the driver, which wakes up meanwhile, 230. Every begin has its end.
+typedef struct {
+    pthread_t thread;
+    bool begun;
+} bt_cublas_loading;
+
+void bt_cublas_load_begin(bt_cublas_loading *loading);
+void *bt_cublas_load_end(bt_cublas_loading *loading); // NULL: it is not there
+bt_cublas *bt_cublas_open(bt_cuda *cuda, void *library);
 void bt_cublas_close(bt_cublas *cublas);
 // Rows of all three matrices lie so many elements apart.
 typedef struct {

@@ -4,6 +4,7 @@
 #include "kernels/cpu/ref/attention.h"
 #include "kernels/cuda/row.cuh"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -419,6 +420,8 @@ bt_err
 bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
 {
     bt_cuda *cuda = (bt_cuda *)calloc(1, sizeof *cuda);
+    bt_cublas_loading loading = {};
+    void *library;
     bt_err err;
 
     if (cuda == NULL) {
@@ -426,11 +429,18 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
     }
     cuda->head = (bt_device_head){&cuda_class, &ops_cuda, false};
     cuda->patience = PATIENCE;
-    if ((err = bt_cuda_choose(cuda, options, why)) != BT_OK || (err = open_streams(cuda, why)) != BT_OK) {
+    bt_cublas_load_begin(&loading);
+    err = bt_cuda_choose(cuda, options, why);
+    err = err == BT_OK ? open_streams(cuda, why) : err;
+    library = bt_cublas_load_end(&loading);
+    if (err != BT_OK) {
+        if (library != NULL) {
+            dlclose(library);
+        }
         cuda_close((bt_device *)(void *)cuda);
         return err;
     }
-    cuda->cublas = bt_cublas_open(cuda);
+    cuda->cublas = bt_cublas_open(cuda, library);
     *out = (bt_device *)(void *)cuda;
     return BT_OK;
 }

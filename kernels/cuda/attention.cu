@@ -62,7 +62,7 @@ call_of(bt_cuda *cuda, const bt_attention_args *args)
     c.l = *args->layout;
     c.a.layout = NULL; // the host's
     c.a.spans = NULL;
-    c.positions = cuda->step.positions, c.tables = cuda->step.tables, c.blocks = cuda->step.blocks;
+    c.positions = cuda->step.at.positions, c.tables = cuda->step.at.tables, c.blocks = cuda->step.at.blocks;
     c.q8 = cuda->q8, c.q32 = cuda->q32, c.q_scale = cuda->q_scale, c.whole = cuda->whole, c.partials = cuda->partials;
     c.group = args->heads / args->kv_heads;
     c.scale_groups = args->head_dim / c.l.k_scale_group;
@@ -136,8 +136,8 @@ launch_mma(bt_cuda *cuda, attention_call c)
         err = bt_cuda_attention_decode(cuda, &c);
     } else if (s->single_count != 0) {
         c.splits = s->tile_count == 0 ? splits_apart(cuda, &c.a, cuda->tokens, 64 * (size_t)cuda->sms) : 0;
-        err = c.group <= 8 ? launch_tiles<STEPS, 1>(cuda, c, s->singles, s->single_count)
-                           : launch_tiles<STEPS, 2>(cuda, c, s->singles, s->single_count);
+        err = c.group <= 8 ? launch_tiles<STEPS, 1>(cuda, c, s->at.singles, s->single_count)
+                           : launch_tiles<STEPS, 2>(cuda, c, s->at.singles, s->single_count);
         launch_merge(cuda, c);
     }
     if (err == BT_OK && s->tile_count != 0) {

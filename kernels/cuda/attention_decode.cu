@@ -424,7 +424,7 @@ bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
     bool few = c.group <= 8 && items <= (size_t)cuda->sms;
 
     c.single_count = cuda->step.single_count;
-    c.singles = c.single_count == cuda->tokens ? NULL : cuda->step.singles;
+    c.singles = c.single_count == cuda->tokens ? NULL : cuda->step.at.singles;
     c.arrivals = cuda->arrivals;
     c.clusters = few && cuda->splits > 1 && cuda->splits <= CLUSTER_MAX;
     c.merge_apart = cuda->splits > MERGE_HERE;

@@ -28,10 +28,10 @@ attend(bt_cuda *cuda, attention_call c)
 
     c.splits = splits_apart(cuda, c);
     error = bt_cuda_go(cuda, prompt_kernel<DIM>, dim3(count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1)),
-                       dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c, cuda->step.tiles);
+                       dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c, cuda->step.at.tiles);
     if (error == cudaSuccess && c.splits != 0) {
         error = bt_cuda_go(cuda, prompt_merge_kernel<DIM>, dim3(count, (rows + 7) / 8), dim3(32, 8), 0, c,
-                           cuda->step.tiles);
+                           cuda->step.at.tiles);
     }
     return bt_cuda_check(cuda, error, "attention of prompts");
 }
@@ -68,12 +68,12 @@ prepare_all(bt_cuda *cuda, const attention_call &c, bool singles)
     bt_err err = BT_OK;
 
     if (s->tile_count != 0) {
-        err = rope ? prepare<DIM, true>(cuda, c, s->tiles, s->tile_count, s->tile_tokens)
-                   : prepare<DIM, false>(cuda, c, s->tiles, s->tile_count, s->tile_tokens);
+        err = rope ? prepare<DIM, true>(cuda, c, s->at.tiles, s->tile_count, s->tile_tokens)
+                   : prepare<DIM, false>(cuda, c, s->at.tiles, s->tile_count, s->tile_tokens);
     }
     if (err == BT_OK && singles && s->single_count != 0) {
-        err = rope ? prepare<DIM, true>(cuda, c, s->singles, s->single_count, 1)
-                   : prepare<DIM, false>(cuda, c, s->singles, s->single_count, 1);
+        err = rope ? prepare<DIM, true>(cuda, c, s->at.singles, s->single_count, 1)
+                   : prepare<DIM, false>(cuda, c, s->at.singles, s->single_count, 1);
     }
     return err;
 }

@@ -25,7 +25,7 @@ extern "C" {
 #define BT_CUDA_MARKS_MAX 128
 #define BT_CUDA_MARK_TOKENS 2048u
 #define BT_CUDA_TILE_COLUMNS 64u // (token, head) rows that a block of threads takes through the keys of a prompt
-#define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits
+#define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits at most
 // What attention takes, of any format: numbers of a head, and query heads that share a KV head.
 #define BT_CUDA_HEAD_DIM_MAX 512u
 #define BT_CUDA_GROUP_MAX 16u
@@ -33,10 +33,17 @@ extern "C" {
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
 
+// What a step draws on the device.
+typedef enum {
+    BT_CUDA_DRAWS_NONE,
+    BT_CUDA_DRAWS_LARGEST, // all its rows are greedy
+    BT_CUDA_DRAWS_SCORES,
+} bt_cuda_draws;
+
 // A step shape whose operations were recorded.
 typedef struct {
     uint32_t tokens, splits;
-    bool draws;
+    bt_cuda_draws draws;
     cudaGraphExec_t exec;
     uint64_t used;
 } bt_cuda_graph;
@@ -58,25 +65,34 @@ typedef struct {
     int32_t ids[BT_DRAW_ENDS_MAX];
 } bt_cuda_ends;
 
-// The step's own arrays, on the device, at places that never change.
+// What a step brings, on the device, one array behind the other as they are copied there: at places that never change, which recorded steps
+// name.
 typedef struct {
-    int32_t *ids;        // [tokens]
-    uint32_t *positions; // [tokens]
-    uint32_t *tables;    // [tokens] where the token's block table begins in `blocks`
+    uint32_t room;       // tokens of a step that lies here
+    int32_t *ids;        // [room]
+    uint32_t *positions; // [room]
+    uint32_t *tables;    // [room] where the token's block table begins in `blocks`
     uint32_t *rows;      // [logit rows]
     bt_draw *draws;      // [logit rows]
     bt_cuda_ends *ends;
-    bt_cuda_tile *singles; // [tokens] of sequences that bring one token
-    bt_cuda_tile *tiles;   // [tokens] of the others, `tile_tokens` each at most, those with the most keys first
+    bt_cuda_tile *singles; // [room] of sequences that bring one token
+    bt_cuda_tile *tiles;   // [room] of the others, `tile_tokens` each at most, those with the most keys first
     uint32_t *blocks;      // all spans' tables, end to end
-    uint8_t *host;         // pinned: the same, as it is copied
-    size_t bytes, blocks_offset;
+} bt_cuda_arrays;
+
+// `few` is for steps of so few tokens that all may want logits: those that answer copy what they bring, and not 48 bytes for each token that
+// a prompt may have. `many` is for the others.
+typedef struct {
+    bt_cuda_arrays at; // of the step in progress: one of the two
+    bt_cuda_arrays few, many;
+    uint8_t *host; // pinned: both, as they are copied
+    size_t bytes;  // of both
     uint32_t blocks_max;
     uint32_t single_count, tile_count, tile_tokens;
-    int32_t *drawn;            // [logit rows]
-    int32_t *host_drawn;       // pinned
+    int32_t *drawn;            // [logit rows] pinned: kernels write them to where the host reads them
     bt_cuda_best *best_logits; // [logit rows, pieces]
     bt_cuda_best *best_scores; // the same
+    uint32_t *arrivals;        // [logit rows] pieces that are done, 0 between kernels
 } bt_cuda_step;
 
 typedef struct bt_cublas bt_cublas;
@@ -116,7 +132,8 @@ typedef struct {
     bt_device_limits limits;
     bt_cuda_step step;
     uint32_t tokens, splits; // of the step in progress: splits of the longest sequence, rounded up to a power of two
-    bool recording, known, draws;
+    bool recording, known;
+    bt_cuda_draws draws;
     bool unrecorded; // there was no memory for a graph: steps are run one operation after the other from then on
     bt_cuda_graph graphs[BT_CUDA_GRAPHS_MAX];
     uint32_t graph_count, graph_now;

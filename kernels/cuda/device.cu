@@ -87,10 +87,10 @@ free_scratch(bt_cuda *cuda)
     bt_cuda_drop_graphs(cuda); // they name it
     cudaFree(cuda->scratch);
     cudaFreeHost(cuda->step.host);
-    cudaFreeHost(cuda->step.host_drawn);
+    cudaFreeHost(cuda->step.drawn);
     cuda->scratch = NULL;
     cuda->step.host = NULL;
-    cuda->step.host_drawn = NULL;
+    cuda->step.drawn = NULL;
     cuda->scratch_bytes = 0;
 }
 
@@ -185,7 +185,7 @@ cuda_reserve(bt_device *device, const bt_device_limits *limits, bt_why *why)
     cuda->scratch_bytes = bt_cuda_lay_out(cuda, NULL);
     if (cudaMalloc((void **)&cuda->scratch, cuda->scratch_bytes) != cudaSuccess ||
         cudaMallocHost((void **)&cuda->step.host, cuda->step.bytes) != cudaSuccess ||
-        cudaMallocHost((void **)&cuda->step.host_drawn, bt_cuda_rows_max(cuda) * 4) != cudaSuccess) {
+        cudaMallocHost((void **)&cuda->step.drawn, bt_cuda_rows_max(cuda) * 4) != cudaSuccess) {
         double wanted = (double)cuda->scratch_bytes;
 
         cudaGetLastError();
@@ -359,7 +359,7 @@ static const bt_device_class cuda_class = {
 #define GRAPH_NODES_LAYER 16u
 #define GRAPH_NODES_STEP 16u
 
-// Shapes of steps that write answers: tokens, splits by powers of two, drawn here or by the host.
+// Shapes of steps that write answers: tokens, splits by powers of two, drawn greedily or not. (None of an engine's leaves drawing out.)
 static size_t
 graphs_most(const bt_device_limits *l)
 {

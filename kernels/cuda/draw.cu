@@ -1,9 +1,11 @@
 // Drawing tokens from logits, the bits of the host's sampler (kernels/cpu/ref/draw.h): the largest of a row, or of its scores.
 //
-//     row   [ piece 0 | piece 1 | … | piece 63 ]    a block each: its largest logit; then, with the row's largest, its largest score
+//     row   [ piece 0 | piece 1 | … ]    a block each: its largest logit; then, with the row's largest, its largest score
 //
-// A row of 128k logits is half a MiB: read by one block it took as long as a layer. The largest of pieces is the largest of all, ties to the
-// lower id, so that the cut changes nothing.
+// The row's last block to be done names the token, in the host's own memory: a kernel for it and a copy of a few bytes were 2 us each.
+// A row of 128k logits is half a MiB: read by one block it took as long as a layer, and cut into 64 whatever the batch, 128 of them took twice
+// as long as memory: pieces are as many as there is room for at once. The largest of pieces is the largest of all, ties to the lower id, so
+// that the cut changes nothing.
 #include "kernels/cuda/launch.cuh"
 
 #include "kernels/cpu/ref/draw.h"
@@ -11,6 +13,7 @@
 #include <float.h>
 
 #define THREADS 256
+#define BLOCKS_EACH 8u // of threads that a multiprocessor takes
 #define AHEAD 8u
 #define NONE 0x7fffffff
 
@@ -69,7 +72,7 @@ is_banned(const bt_draw *draw, const bt_cuda_ends *ends, int32_t id)
 static __device__ __forceinline__ uint32_t
 piece_begin(uint32_t vocab, uint32_t piece)
 {
-    return (uint32_t)((uint64_t)vocab * piece / BT_CUDA_DRAW_PIECES);
+    return (uint32_t)((uint64_t)vocab * piece / gridDim.x);
 }
 
 // Calls take(logit, id) for this thread's logits of the block's piece, AHEAD of them read at once.
@@ -96,18 +99,39 @@ each_logit(const bt_draw_args &a, T take)
     }
 }
 
-static __device__ __forceinline__ void
-put_best(bt_cuda_best best, bt_cuda_best *out)
+// Puts the block's best where the row's others are. True for the first warp of the block that comes last: it finds all of them.
+static __device__ __forceinline__ bool
+put_best(bt_cuda_best best, bt_cuda_best *out, uint32_t *arrivals)
 {
+    bool last = false;
+
     best = best_of_block(best);
     if (threadIdx.x == 0) {
         out[blockIdx.y * BT_CUDA_DRAW_PIECES + blockIdx.x] = best;
+        __threadfence();
+        last = atomicInc(&arrivals[blockIdx.y], gridDim.x - 1) == gridDim.x - 1; // and is 0 again
+        __threadfence();
     }
+    return threadIdx.x < 32 && __shfl_sync(0xffffffffu, last, 0);
 }
 
+// Of a row, by one warp, in every lane.
+static __device__ __forceinline__ bt_cuda_best
+best_of_pieces(const bt_cuda_best *all)
+{
+    const bt_cuda_best *pieces = all + blockIdx.y * BT_CUDA_DRAW_PIECES;
+    bt_cuda_best best = {-INFINITY, NONE};
+
+    for (uint32_t i = threadIdx.x % 32; i < gridDim.x; i += 32) {
+        keep_better(&best, __ldcg(&pieces[i].score), __ldcg(&pieces[i].id));
+    }
+    return best_of_warp(best);
+}
+
+// Greedy rows have their token then.
 static __global__ void
-__launch_bounds__(THREADS)
-    largest_kernel(bt_draw_args a, const bt_draw *draws, const bt_cuda_ends *ends, bt_cuda_best *out)
+__launch_bounds__(THREADS) largest_kernel(bt_draw_args a, const bt_draw *draws, const bt_cuda_ends *ends,
+                                          bt_cuda_best *out, uint32_t *arrivals, int32_t *drawn)
 {
     const bt_draw *draw = &draws[blockIdx.y];
     bt_cuda_best best = {-INFINITY, NONE};
@@ -119,68 +143,40 @@ __launch_bounds__(THREADS)
             best = (bt_cuda_best){x, id};
         }
     });
-    put_best(best, out);
-}
-
-// Of a row, by one warp, in every lane.
-static __device__ __forceinline__ bt_cuda_best
-best_of_pieces(const bt_cuda_best *pieces)
-{
-    bt_cuda_best best = pieces[threadIdx.x % 32];
-
-    for (uint32_t i = 32 + threadIdx.x % 32; i < BT_CUDA_DRAW_PIECES; i += 32) {
-        keep_better(&best, pieces[i].score, pieces[i].id);
+    if (put_best(best, out, arrivals) && draw->inverse_t == 0.0f) {
+        best = best_of_pieces(out);
+        if (threadIdx.x == 0) {
+            drawn[blockIdx.y] = best.id == NONE ? -1 : best.id; // no logit is a number
+        }
     }
-    return best_of_warp(best);
 }
 
-// Greedy rows have their token already.
 static __global__ void
-__launch_bounds__(THREADS) score_kernel(bt_draw_args a, const bt_draw *draws, const bt_cuda_ends *ends,
-                                        const bt_cuda_best *logits, bt_cuda_best *out)
+__launch_bounds__(THREADS)
+    score_kernel(bt_draw_args a, const bt_draw *draws, const bt_cuda_ends *ends, const bt_cuda_best *logits,
+                 bt_cuda_best *out, uint32_t *arrivals, int32_t *drawn)
 {
     const bt_draw draw = draws[blockIdx.y];
-    bt_cuda_best best = {-INFINITY, NONE};
-    float max;
+    bt_cuda_best best = {-INFINITY, NONE}, largest;
 
     bt_let_next();
     bt_wait_before();
     if (draw.inverse_t == 0.0f) {
         return;
     }
-    max = best_of_pieces(logits + blockIdx.y * BT_CUDA_DRAW_PIECES).score;
+    largest = best_of_pieces(logits);
     each_logit(a, [&](float x, int32_t id) {
-        float score = bt_ref_draw_score(x, max, draw.inverse_t, draw.key, (uint32_t)id);
+        float score = bt_ref_draw_score(x, largest.score, draw.inverse_t, draw.key, (uint32_t)id);
 
         if (score > best.score && score <= FLT_MAX && !is_banned(&draw, ends, id)) {
             best = (bt_cuda_best){score, id};
         }
     });
-    put_best(best, out);
-}
-
-// A warp a row.
-static __global__ void
-__launch_bounds__(THREADS) choose_kernel(const bt_draw *draws, uint32_t rows, const bt_cuda_best *logits,
-                                         const bt_cuda_best *scores, int32_t *out)
-{
-    uint32_t row = (blockIdx.x * THREADS + threadIdx.x) / 32;
-    bt_cuda_best best;
-    int32_t id;
-
-    bt_let_next();
-    bt_wait_before();
-    if (row >= rows) {
-        return;
-    }
-    best = best_of_pieces(logits + row * BT_CUDA_DRAW_PIECES);
-    id = best.id == NONE ? -1 : best.id; // no logit is a number
-    if (best.id != NONE && draws[row].inverse_t != 0.0f) {
-        best = best_of_pieces(scores + row * BT_CUDA_DRAW_PIECES);
-        id = best.id != NONE ? best.id : 0; // as the host says where no score is a number
-    }
-    if (threadIdx.x % 32 == 0) {
-        out[row] = id;
+    if (put_best(best, out, arrivals)) {
+        best = best_of_pieces(out);
+        if (threadIdx.x == 0) { // 0: as the host says where no score is a number
+            drawn[blockIdx.y] = largest.id == NONE ? -1 : best.id == NONE ? 0 : best.id;
+        }
     }
 }
 
@@ -189,12 +185,14 @@ bt_cuda_draw(bt_device *device, const bt_draw_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     bt_cuda_step *s = &cuda->step;
-    dim3 grid(BT_CUDA_DRAW_PIECES, a->rows);
+    uint32_t room = BLOCKS_EACH * (uint32_t)cuda->sms / a->rows;
+    dim3 grid(room < 4 ? 4 : room < BT_CUDA_DRAW_PIECES ? room : BT_CUDA_DRAW_PIECES, a->rows);
 
-    bt_cuda_go(cuda, largest_kernel, grid, dim3(THREADS), 0, *a, s->draws, s->ends, s->best_logits);
-    bt_cuda_go(cuda, score_kernel, grid, dim3(THREADS), 0, *a, s->draws, s->ends, s->best_logits, s->best_scores);
-    bt_cuda_go(cuda, choose_kernel, dim3((a->rows * 32 + THREADS - 1) / THREADS), dim3(THREADS), 0, s->draws, a->rows,
-               s->best_logits, s->best_scores, s->drawn);
-    cudaMemcpyAsync(s->host_drawn, s->drawn, a->rows * 4, cudaMemcpyDeviceToHost, cuda->stream);
+    bt_cuda_go(cuda, largest_kernel, grid, dim3(THREADS), 0, *a, s->at.draws, s->at.ends, s->best_logits, s->arrivals,
+               s->drawn);
+    if (cuda->draws == BT_CUDA_DRAWS_SCORES) {
+        bt_cuda_go(cuda, score_kernel, grid, dim3(THREADS), 0, *a, s->at.draws, s->at.ends, s->best_logits,
+                   s->best_scores, s->arrivals, s->drawn);
+    }
     return bt_cuda_launched(cuda, "draw");
 }

@@ -26,6 +26,21 @@ rounded(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+static void
+take_arrays(carve *c, bt_cuda_arrays *a, size_t room, size_t logit_rows, size_t blocks)
+{
+    a->room = (uint32_t)room;
+    a->ids = (int32_t *)take(c, room * 4);
+    a->positions = (uint32_t *)take(c, room * 4);
+    a->tables = (uint32_t *)take(c, room * 4);
+    a->rows = (uint32_t *)take(c, logit_rows * 4);
+    a->draws = (bt_draw *)take(c, logit_rows * sizeof(bt_draw));
+    a->ends = (bt_cuda_ends *)take(c, sizeof(bt_cuda_ends));
+    a->singles = (bt_cuda_tile *)take(c, room * sizeof(bt_cuda_tile));
+    a->tiles = (bt_cuda_tile *)take(c, room * sizeof(bt_cuda_tile));
+    a->blocks = (uint32_t *)take(c, blocks * 4);
+}
+
 size_t
 bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
 {
@@ -36,24 +51,15 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     size_t logit_rows = bt_cuda_rows_max(cuda), heads = (size_t)l->tokens * l->heads;
     size_t block_tokens = l->block_tokens != 0 ? l->block_tokens : 32;
     bt_cuda_step *s = &cuda->step;
-    size_t begin = c->used;
 
     s->blocks_max = (uint32_t)(sequences * (l->context / block_tokens + 1));
-    s->ids = (int32_t *)take(c, l->tokens * 4);
-    s->positions = (uint32_t *)take(c, l->tokens * 4);
-    s->tables = (uint32_t *)take(c, l->tokens * 4);
-    s->rows = (uint32_t *)take(c, logit_rows * 4);
-    s->draws = (bt_draw *)take(c, logit_rows * sizeof(bt_draw));
-    s->ends = (bt_cuda_ends *)take(c, sizeof(bt_cuda_ends));
-    s->singles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
-    s->tiles = (bt_cuda_tile *)take(c, l->tokens * sizeof(bt_cuda_tile));
     s->tile_tokens = l->kv_heads != 0 ? BT_CUDA_TILE_COLUMNS / (l->heads / l->kv_heads) : 1;
     s->tile_tokens = s->tile_tokens != 0 ? s->tile_tokens : 1;
-    s->blocks_offset = c->used - begin;
-    s->blocks = (uint32_t *)take(c, (size_t)s->blocks_max * 4);
-    s->bytes = c->used - begin;
-    s->drawn = (int32_t *)take(c, logit_rows * 4);
+    take_arrays(c, &s->few, logit_rows < l->tokens ? logit_rows : l->tokens, logit_rows, s->blocks_max);
+    take_arrays(c, &s->many, l->tokens, logit_rows, s->blocks_max);
+    s->bytes = c->used;
     s->best_logits = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
+    s->arrivals = (uint32_t *)take(c, logit_rows * 4);
     s->best_scores = (bt_cuda_best *)take(c, logit_rows * BT_CUDA_DRAW_PIECES * sizeof(bt_cuda_best));
 
     cuda->a8_stride = bt_cuda_a8_columns(l->cols);

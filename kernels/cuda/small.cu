@@ -14,9 +14,18 @@ embed_kernel(bt_cuda_matrix w, const int32_t *ids, float *out, size_t stride, fl
 
     bt_let_next();
     bt_wait_before();
-    for (uint32_t k = threadIdx.x; k < w.cols; k += THREADS) {
+    for (uint32_t k = blockIdx.y * THREADS + threadIdx.x; k < w.cols; k += gridDim.y * THREADS) {
         to[k] = scale * bt_cuda_value(&w, row, k);
     }
+}
+
+// Blocks of threads that share a row: one waits for three loads, one behind the other, for each 256 columns, and few tokens leave room for many.
+static uint32_t
+embed_blocks(const bt_cuda *cuda, uint32_t tokens, uint32_t cols)
+{
+    uint32_t room = 8 * (uint32_t)cuda->sms / tokens, most = (cols + THREADS - 1) / THREADS;
+
+    return room == 0 ? 1 : room < most ? room : most;
 }
 
 bt_err
@@ -26,8 +35,9 @@ bt_cuda_embed(bt_device *device, const bt_embed_args *a)
 
     bt_cuda_forget(cuda, NULL);
     return bt_cuda_check(cuda,
-                         bt_cuda_go(cuda, embed_kernel, dim3(a->tokens), dim3(THREADS), 0, bt_cuda_matrix_of(a->table),
-                                    cuda->step.ids, a->out, a->out_stride, a->scale),
+                         bt_cuda_go(cuda, embed_kernel, dim3(a->tokens, embed_blocks(cuda, a->tokens, a->table->cols)),
+                                    dim3(THREADS), 0, bt_cuda_matrix_of(a->table), cuda->step.at.ids, a->out,
+                                    a->out_stride, a->scale),
                          "embed");
 }
 
@@ -38,8 +48,8 @@ rope_kernel(const uint32_t *positions, const float *inv_freq, uint32_t pairs, fl
     float position = (float)positions[blockIdx.x];
 
     bt_let_next();
-    bt_wait_before();
-    for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < pairs;
+         i += blockDim.x) { // beside the embedding: nobody of this step has read them yet
         size_t at = (size_t)blockIdx.x * pairs + i;
         float sine, cosine;
 
@@ -47,6 +57,7 @@ rope_kernel(const uint32_t *positions, const float *inv_freq, uint32_t pairs, fl
         sines[at] = sine * factor;
         cosines[at] = cosine * factor;
     }
+    bt_wait_before();
 }
 
 bt_err
@@ -55,8 +66,8 @@ bt_cuda_rope(bt_device *device, const bt_rope_args *a)
     bt_cuda *cuda = bt_cuda_of(device);
 
     return bt_cuda_check(cuda,
-                         bt_cuda_go(cuda, rope_kernel, dim3(a->tokens), dim3(64), 0, cuda->step.positions, a->inv_freq,
-                                    a->pairs, a->factor, a->cos, a->sin),
+                         bt_cuda_go(cuda, rope_kernel, dim3(a->tokens), dim3(64), 0, cuda->step.at.positions,
+                                    a->inv_freq, a->pairs, a->factor, a->cos, a->sin),
                          "rope");
 }
 
@@ -117,6 +128,6 @@ bt_cuda_gather(bt_device *device, const bt_gather_args *a)
     }
     return bt_cuda_check(cuda,
                          bt_cuda_go(cuda, gather_kernel, dim3((a->cols + THREADS - 1) / THREADS), dim3(THREADS), 0,
-                                    a->x, a->x_stride, a->cols, cuda->step.rows, a->count),
+                                    a->x, a->x_stride, a->cols, cuda->step.at.rows, a->count),
                          "gather");
 }

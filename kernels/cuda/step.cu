@@ -19,7 +19,8 @@ static void
 fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
 {
     bt_cuda_step *s = &cuda->step;
-    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, s->singles), *tiles = (bt_cuda_tile *)host_of(cuda, s->tiles);
+    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, s->at.singles);
+    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, s->at.tiles);
 
     if (span->count == 1) {
         singles[s->single_count++] = (bt_cuda_tile){span->row, 1};
@@ -36,8 +37,8 @@ fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
 static void
 sort_tiles(bt_cuda *cuda)
 {
-    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, cuda->step.tiles);
-    const uint32_t *positions = (const uint32_t *)host_of(cuda, cuda->step.positions);
+    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, cuda->step.at.tiles);
+    const uint32_t *positions = (const uint32_t *)host_of(cuda, cuda->step.at.positions);
 
     std::sort(tiles, tiles + cuda->step.tile_count, [positions](const bt_cuda_tile &a, const bt_cuda_tile &b) {
         return positions[a.row] > positions[b.row];
@@ -48,12 +49,12 @@ sort_tiles(bt_cuda *cuda)
 static bool
 fill_draws(bt_cuda *cuda, const bt_step_args *a)
 {
-    bt_cuda_ends *ends = (bt_cuda_ends *)host_of(cuda, cuda->step.ends);
+    bt_cuda_ends *ends = (bt_cuda_ends *)host_of(cuda, cuda->step.at.ends);
 
     if (a->row_count > bt_cuda_rows_max(cuda) || a->end_count > BT_DRAW_ENDS_MAX) {
         return false;
     }
-    memcpy(host_of(cuda, cuda->step.draws), a->draws, a->row_count * sizeof *a->draws);
+    memcpy(host_of(cuda, cuda->step.at.draws), a->draws, a->row_count * sizeof *a->draws);
     ends->count = a->end_count;
     if (a->end_count != 0) {
         memcpy(ends->ids, a->ends, a->end_count * sizeof *a->ends);
@@ -65,12 +66,15 @@ static bool
 fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
 {
     bt_cuda_step *s = &cuda->step;
-    uint32_t *tables = (uint32_t *)host_of(cuda, s->tables), *blocks = (uint32_t *)host_of(cuda, s->blocks), at = 0;
-    uint32_t block_tokens = cuda->limits.block_tokens != 0 ? cuda->limits.block_tokens : 32;
+    uint32_t block_tokens = cuda->limits.block_tokens != 0 ? cuda->limits.block_tokens : 32, at = 0;
+    uint32_t *tables, *blocks;
 
-    memcpy(host_of(cuda, s->ids), a->ids, a->tokens * 4);
-    memcpy(host_of(cuda, s->positions), a->positions, a->tokens * 4);
-    memcpy(host_of(cuda, s->rows), a->rows, a->row_count * 4);
+    s->at = a->tokens <= s->few.room ? s->few : s->many;
+    tables = (uint32_t *)host_of(cuda, s->at.tables);
+    blocks = (uint32_t *)host_of(cuda, s->at.blocks);
+    memcpy(host_of(cuda, s->at.ids), a->ids, a->tokens * 4);
+    memcpy(host_of(cuda, s->at.positions), a->positions, a->tokens * 4);
+    memcpy(host_of(cuda, s->at.rows), a->rows, a->row_count * 4);
     if (a->draws != NULL && !fill_draws(cuda, a)) {
         return false;
     }
@@ -90,7 +94,7 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
         at += count;
     }
     sort_tiles(cuda);
-    *bytes = s->blocks_offset + (size_t)at * 4;
+    *bytes = (size_t)((uint8_t *)(s->at.blocks + at) - (uint8_t *)s->at.ids);
     return true;
 }
 
@@ -142,6 +146,17 @@ find_graph(bt_cuda *cuda)
     return false;
 }
 
+static bt_cuda_draws
+draws_of(const bt_step_args *a)
+{
+    for (uint32_t i = 0; a->draws != NULL && i < a->row_count; i++) {
+        if (a->draws[i].inverse_t != 0.0f) {
+            return BT_CUDA_DRAWS_SCORES;
+        }
+    }
+    return a->draws != NULL ? BT_CUDA_DRAWS_LARGEST : BT_CUDA_DRAWS_NONE;
+}
+
 static uint32_t
 splits_of(const bt_step_args *a)
 {
@@ -174,16 +189,17 @@ bt_cuda_begin(bt_device *device, const bt_step_args *args, bool *known)
     if (args->tokens > cuda->limits.tokens || !fill_step(cuda, args, &bytes)) {
         return BT_ERR_TOO_LONG;
     }
-    if ((err = bt_cuda_check(
-             cuda, cudaMemcpyAsync(cuda->step.ids, cuda->step.host, bytes, cudaMemcpyHostToDevice, cuda->stream),
-             "step")) != BT_OK) {
+    if ((err = bt_cuda_check(cuda,
+                             cudaMemcpyAsync(cuda->step.at.ids, host_of(cuda, cuda->step.at.ids), bytes,
+                                             cudaMemcpyHostToDevice, cuda->stream),
+                             "step")) != BT_OK) {
         return err;
     }
     bt_cuda_forget(cuda, NULL);
     cuda->tokens = args->tokens;
     cuda->mark_count = 0;
     cuda->splits = splits_of(args);
-    cuda->draws = args->draws != NULL;
+    cuda->draws = draws_of(args);
     cuda->known = *known = !args->plain && writes_answers(args) && find_graph(cuda);
     cuda->recording = !args->plain && writes_answers(args) && !*known && !cuda->unrecorded;
     return cuda->recording ? bt_cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
@@ -277,5 +293,5 @@ bt_cuda_end(bt_device *device)
 const int32_t *
 bt_cuda_drawn(const bt_device *device)
 {
-    return ((const bt_cuda *)(const void *)device)->step.host_drawn;
+    return ((const bt_cuda *)(const void *)device)->step.drawn;
 }

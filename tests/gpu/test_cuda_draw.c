@@ -153,6 +153,9 @@ START_TEST(every_draw_is_the_hosts)
 
         fill_logits(&rng, w.logits, w.vocab);
         fill_samplings(&rng, w.samplings, largest[round % 3]);
+        for (uint32_t row = 0; row < ROWS && round % 4 == 2; row++) { // all greedy: a shape of its own
+            w.samplings[row].temperature = 0;
+        }
         for (int i = 0; i < 5; i++) {
             w.ends[i] = (int32_t)bt_rng_below(&rng, w.vocab);
         }
@@ -163,7 +166,7 @@ START_TEST(every_draw_is_the_hosts)
             }
         }
         step(&w, round, drawn);
-        ck_assert_int_eq(w.known, round != 0); // a remembered step takes its draws from the step's memory
+        ck_assert_int_eq(w.known, round != 0 && round != 2); // a remembered step takes its draws from the step's memory
         for (uint32_t row = 0; row < ROWS; row++) {
             int32_t expected = host_draw(&w, row, round);
 

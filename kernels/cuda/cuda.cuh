@@ -25,7 +25,7 @@ extern "C" {
 #define BT_CUDA_MARKS_MAX 128
 #define BT_CUDA_MARK_TOKENS 2048u
 #define BT_CUDA_TILE_COLUMNS 64u // (token, head) rows that a block of threads takes through the keys of a prompt
-#define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits at most
+#define BT_CUDA_DRAW_PIECES 64u  // blocks that share a row of logits
 // What attention takes, of any format: numbers of a head, and query heads that share a KV head.
 #define BT_CUDA_HEAD_DIM_MAX 512u
 #define BT_CUDA_GROUP_MAX 16u

@@ -422,6 +422,7 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
     bt_cuda *cuda = (bt_cuda *)calloc(1, sizeof *cuda);
     bt_cublas_loading loading = {};
     void *library;
+    int driver = 0;
     bt_err err;
 
     if (cuda == NULL) {
@@ -429,6 +430,7 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
     }
     cuda->head = (bt_device_head){&cuda_class, &ops_cuda, false};
     cuda->patience = PATIENCE;
+    cudaDriverGetVersion(&driver); // loads the driver, which would else wait for the other library
     bt_cublas_load_begin(&loading);
     err = bt_cuda_choose(cuda, options, why);
     err = err == BT_OK ? open_streams(cuda, why) : err;

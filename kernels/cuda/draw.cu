@@ -1,11 +1,10 @@
 // Drawing tokens from logits, the bits of the host's sampler (kernels/cpu/ref/draw.h): the largest of a row, or of its scores.
 //
-//     row   [ piece 0 | piece 1 | … ]    a block each: its largest logit; then, with the row's largest, its largest score
+//     row   [ piece 0 | piece 1 | … | piece 63 ]    a block each: its largest logit; then, with the row's largest, its largest score
 //
 // The row's last block to be done names the token, in the host's own memory: a kernel for it and a copy of a few bytes were 2 us each.
-// A row of 128k logits is half a MiB: read by one block it took as long as a layer, and cut into 64 whatever the batch, 128 of them took twice
-// as long as memory: pieces are as many as there is room for at once. The largest of pieces is the largest of all, ties to the lower id, so
-// that the cut changes nothing.
+// A row of 128k logits is half a MiB: read by one block it took as long as a layer. The largest of pieces is the largest of all, ties to the
+// lower id, so that the cut changes nothing.
 #include "kernels/cuda/launch.cuh"
 
 #include "kernels/cpu/ref/draw.h"
@@ -13,7 +12,6 @@
 #include <float.h>
 
 #define THREADS 256
-#define BLOCKS_EACH 8u // of threads that a multiprocessor takes
 #define AHEAD 8u
 #define NONE 0x7fffffff
 
@@ -72,7 +70,7 @@ is_banned(const bt_draw *draw, const bt_cuda_ends *ends, int32_t id)
 static __device__ __forceinline__ uint32_t
 piece_begin(uint32_t vocab, uint32_t piece)
 {
-    return (uint32_t)((uint64_t)vocab * piece / gridDim.x);
+    return (uint32_t)((uint64_t)vocab * piece / BT_CUDA_DRAW_PIECES);
 }
 
 // Calls take(logit, id) for this thread's logits of the block's piece, AHEAD of them read at once.
@@ -109,7 +107,7 @@ put_best(bt_cuda_best best, bt_cuda_best *out, uint32_t *arrivals)
     if (threadIdx.x == 0) {
         out[blockIdx.y * BT_CUDA_DRAW_PIECES + blockIdx.x] = best;
         __threadfence();
-        last = atomicInc(&arrivals[blockIdx.y], gridDim.x - 1) == gridDim.x - 1; // and is 0 again
+        last = atomicInc(&arrivals[blockIdx.y], BT_CUDA_DRAW_PIECES - 1) == BT_CUDA_DRAW_PIECES - 1; // and is 0 again
         __threadfence();
     }
     return threadIdx.x < 32 && __shfl_sync(0xffffffffu, last, 0);
@@ -122,7 +120,7 @@ best_of_pieces(const bt_cuda_best *all)
     const bt_cuda_best *pieces = all + blockIdx.y * BT_CUDA_DRAW_PIECES;
     bt_cuda_best best = {-INFINITY, NONE};
 
-    for (uint32_t i = threadIdx.x % 32; i < gridDim.x; i += 32) {
+    for (uint32_t i = threadIdx.x % 32; i < BT_CUDA_DRAW_PIECES; i += 32) {
         keep_better(&best, __ldcg(&pieces[i].score), __ldcg(&pieces[i].id));
     }
     return best_of_warp(best);
@@ -185,8 +183,7 @@ bt_cuda_draw(bt_device *device, const bt_draw_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     bt_cuda_step *s = &cuda->step;
-    uint32_t room = BLOCKS_EACH * (uint32_t)cuda->sms / a->rows;
-    dim3 grid(room < 4 ? 4 : room < BT_CUDA_DRAW_PIECES ? room : BT_CUDA_DRAW_PIECES, a->rows);
+    dim3 grid(BT_CUDA_DRAW_PIECES, a->rows);
 
     bt_cuda_go(cuda, largest_kernel, grid, dim3(THREADS), 0, *a, s->at.draws, s->at.ends, s->best_logits, s->arrivals,
                s->drawn);

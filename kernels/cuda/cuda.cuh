@@ -143,8 +143,8 @@ typedef struct {
     uint8_t *scratch;
     size_t scratch_bytes;
     int8_t *a8;    // [tokens padded, a8_stride] of the linear layer in progress
-    float *sa;     // [act blocks][sa_stride]
-    int32_t *sums; // [blocks of 32][sa_stride] of a8
+    float *sa;     // [act blocks][bt_cuda_sa_stride]
+    int32_t *sums; // [blocks of 32][bt_cuda_sa_stride] of a8
     float *normed; // [tokens, a8_stride] for float weights
     uint16_t *halves,
         *halves_next; // halves of its memory: [tokens, a8_stride] F16 or BF16, and the same of the next layer
@@ -205,6 +205,13 @@ bt_cuda_forget(bt_cuda *cuda, const float *x)
 {
     assert(x == NULL || x != cuda->ready.x || !cuda->ready.alone); // bt_linear_next.only was not true
     cuda->ready.x = NULL;
+}
+
+// Floats from the scales of a block of activations to those of the next: those of few tokens lie together, so that one copy brings many.
+static inline size_t
+bt_cuda_sa_stride(const bt_cuda *cuda, uint32_t tokens)
+{
+    return tokens <= 8 ? 8 : tokens <= 16 ? 16 : cuda->sa_stride;
 }
 
 // Rows of logits that a step may want.

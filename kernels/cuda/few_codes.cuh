@@ -276,31 +276,30 @@ encode(const few_call &f, uint8_t *memory)
     }
 }
 
-// The codes of the prologue's kernel, which lie as they are wanted: bulk copies, a barrier a segment; and the scales. Workers only.
+// The codes of the prologue's kernel and their scales, which lie as they are wanted: bulk copies, a barrier a segment. One warp.
 static __device__ __forceinline__ void
-fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers)
+fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers, uint32_t lane)
 {
-    float *scales = (float *)(memory + f.at.scales);
-    uint32_t blocks = f.c.act_shift < 31 ? (uint32_t)f.c.a8_stride >> f.c.act_shift : 1;
     uint32_t tiles = f.sa_width / 8;
 
-    if (threadIdx.x == 0) {
 #pragma unroll 1
-        for (uint32_t s = 0; s < f.segments; s++) {
-            uint32_t rest = (uint32_t)f.c.a8_stride - s * SEGMENT, bytes = (rest < SEGMENT ? rest : SEGMENT) * 8;
+    for (uint32_t s = 0; s < f.segments; s++) {
+        uint32_t k = s * SEGMENT, columns = min((uint32_t)f.c.a8_stride - k, SEGMENT), bytes = columns * 8;
+        uint32_t row = k >> f.c.act_shift, rows = f.c.act_shift < 31 ? columns >> f.c.act_shift : s == 0;
+        uint32_t sa_bytes = rows * f.sa_width * 4, barrier = barriers + s * 8;
 
-            bt_barrier_expect(barriers + s * 8, bytes * tiles);
-#pragma unroll 1
-            for (uint32_t t = 0; t < tiles; t++) {
-                size_t at = (t * f.c.a8_stride + s * SEGMENT) * 8;
-
-                bt_bulk_copy(bt_shared_at(memory + f.at.codes + at), f.c.a8 + at, bytes, barriers + s * 8);
-            }
+        if (lane == 0) {
+            bt_barrier_expect(barrier, bytes * tiles + sa_bytes);
         }
-    }
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < blocks * f.sa_width; i += f.workers * 32) {
-        scales[i] = f.c.sa[i / f.sa_width * f.c.sa_stride + i % f.sa_width];
+        __syncwarp();
+        if (lane < tiles) {
+            size_t at = (lane * f.c.a8_stride + k) * 8;
+
+            bt_bulk_copy(bt_shared_at(memory + f.at.codes + at), f.c.a8 + at, bytes, barrier);
+        } else if (lane == tiles && rows != 0) {
+            bt_bulk_copy(bt_shared_at(memory + f.at.scales + row * f.sa_width * 4), f.c.sa + row * f.sa_width, sa_bytes,
+                         barrier);
+        }
     }
 }
 #endif

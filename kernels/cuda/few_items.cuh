@@ -6,13 +6,14 @@
 #include "kernels/cuda/ptx_hopper.cuh"
 
 #define FEW_TOKENS 16u
-#define FEW_WORKERS 16u                         // at most
-#define FEW_THREADS(nt) ((nt) == 1 ? 640 : 512) // at most
-#define FEW_COLUMNS 256u                        // of a piece
-#define FEW_PIECES 4                            // of an item
-#define FEW_SHARED_MAX (226u * 1024)            // bytes beside what a kernel names itself
-#define FEW_SHARED_MIN (115u * 1024)            // more than a half: no SM takes two blocks
-#define FEW_OUTLIERS_MAX (24u * 1024)           // bytes, of all tiles of a block
+#define FEW_WORKERS 16u                                        // at most
+#define FEW_THREADS 640u                                       // at most
+#define FEW_SLOTS(bits, nt) ((bits) == 4 && (nt) == 1 ? 4 : 2) // of a worker: pieces on their way
+#define FEW_COLUMNS 256u                                       // of a piece
+#define FEW_PIECES 4                                           // of an item
+#define FEW_SHARED_MAX (226u * 1024)                           // bytes beside what a kernel names itself
+#define FEW_SHARED_MIN (115u * 1024)                           // more than a half: no SM takes two blocks
+#define FEW_OUTLIERS_MAX (24u * 1024)                          // bytes, of all tiles of a block
 
 // Where things lie in shared memory: bytes from its beginning.
 typedef struct {
@@ -40,7 +41,6 @@ typedef struct {
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
     uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
     uint32_t room, outlier_bytes;               // outliers of a tile there is room for; bytes of a tile's
-    bool half;                                  // half of the ring is filled before the wait, the rest behind the codes
     few_codes_ring ring;                        // of few_staged.cuh
     few_places at;
 } few_call;
@@ -51,16 +51,25 @@ bt_few_rounded(uint32_t n, uint32_t to)
     return (n + to - 1) / to * to;
 }
 
+// Numbers of each (row, token) beside its segments' sums: few_rows' extra, and old.
+static inline uint32_t
+bt_few_beside(const few_call *f)
+{
+    return f->c.epilogue == BT_LINEAR_ADD ? 2 : 1;
+}
+
 // linear_few.cu: f->room and outlier_bytes. linear_few_staged.cu: queues the call by few_staged.cuh, if it has room: *taken says so.
 void bt_few_outliers(few_call *f, uint32_t tiles);
 bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
 
-template <int BITS, int BLOCK> struct few_ring {
-    static const int slots = BITS == 4 ? 4 : 2;
+// A worker's pieces on their way: a slot has codes, and scales of blocks behind them.
+template <int BITS, int BLOCK, int SLOTS> struct few_ring {
+    static const int slots = SLOTS;
     static const int row_bytes = FEW_COLUMNS + 16; // 8 bits: without bank conflicts
-    static const int piece_bytes = BITS == 4 ? FEW_COLUMNS * 8 : 16 * row_bytes;
-    static const int scale_bytes = BLOCK == 0 ? 0 : (int)SEGMENT / (BLOCK ? BLOCK : 1) * 32; // of an item; two of them
-    static const int bytes = slots * piece_bytes + 2 * scale_bytes;
+    static const int code_bytes = BITS == 4 ? FEW_COLUMNS * 8 : 16 * row_bytes;
+    static const int scale_bytes = BLOCK == 0 ? 0 : (int)FEW_COLUMNS / (BLOCK ? BLOCK : 1) * 32;
+    static const int piece_bytes = code_bytes + scale_bytes;
+    static const int bytes = slots * piece_bytes;
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -112,16 +121,16 @@ item_at(const few_call &f, uint32_t tile, uint32_t segment, uint32_t end)
     return item;
 }
 
-// Piece q of an item into its slot, and with the first the scales. One group of copies, which may be empty.
-template <int BITS, int BLOCK>
+// Piece q of an item into its slot. One group of copies, which may be empty.
+template <int BITS, int BLOCK, int SLOTS>
 static __device__ __forceinline__ void
-fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring, uint32_t parity)
+fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring)
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, SLOTS> R;
     uint8_t *to = ring + q % R::slots * R::piece_bytes;
 
     if (BITS == 4) {
-        const uint8_t *from = item.codes + q * R::piece_bytes + lane * 16;
+        const uint8_t *from = item.codes + q * R::code_bytes + lane * 16;
 
         if (q * FEW_COLUMNS < item.columns) {
             bt_copy16(to + lane * 16, from, true);
@@ -141,28 +150,21 @@ fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring, uint
             from += 2 * item.stride;
         }
     }
-    if (BLOCK != 0 && q == 0) {
-#pragma unroll
-        for (int i = 0; i < (R::scale_bytes + 511) / 512; i++) {
-            int at = i * 512 + (int)lane * 16;
-
-            if (at < R::scale_bytes && at < (int)item.blocks * 32) {
-                bt_copy16(ring + R::slots * R::piece_bytes + parity * R::scale_bytes + at,
-                          (const uint8_t *)item.scales + at, true);
-            }
-        }
+    if (BLOCK != 0 && (int)lane * 16 < R::scale_bytes && q * R::scale_bytes + lane * 16 < item.blocks * 32) {
+        bt_copy16(ring + q % R::slots * R::piece_bytes + R::code_bytes + lane * 16,
+                  (const uint8_t *)item.scales + q * R::scale_bytes + lane * 16, true);
     }
     bt_copy_commit();
 }
 
 // The first pieces of a worker's first item.
-template <int BITS, int BLOCK, int FROM, int TO>
+template <int BITS, int BLOCK, int SLOTS, int FROM, int TO>
 static __device__ __forceinline__ void
 fill_ring(const few_item &item, uint32_t lane, uint8_t *ring)
 {
 #pragma unroll
     for (int q = FROM; q < TO; q++) {
-        fetch_piece<BITS, BLOCK>(item, q, lane, ring, 0);
+        fetch_piece<BITS, BLOCK, SLOTS>(item, q, lane, ring);
     }
 }
 #endif

@@ -45,7 +45,8 @@ rows_of(const few_call &f, uint8_t *memory)
     few_rows r;
 
     r.extra = at, r.old = at + rows * f.pitch;
-    r.bias = r.old + rows * f.pitch, r.scale = r.bias + rows;
+    r.bias = f.c.epilogue == BT_LINEAR_ADD ? r.old + rows * f.pitch : r.old; // old: nothing then
+    r.scale = r.bias + rows;
     r.place = (uint32_t *)(r.scale + rows);
     return r;
 }
@@ -64,7 +65,8 @@ outliers_of(const few_call &f, const few_list &l, uint32_t token, const uint8_t 
     }
 #pragma unroll 1
     for (uint32_t i = l.i; i < l.end; i += 4) { // four terms at once; the sum is a chain
-        float delta[4], term[4][N];
+        __align__(16) float term[4][N];
+        float delta[4];
 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -73,9 +75,14 @@ outliers_of(const few_call &f, const few_list &l, uint32_t token, const uint8_t 
             const int8_t *code = codes + code_at(f, token, k);
 
             delta[j] = __half2float(l.deltas[n]);
+            if constexpr (N == 4) {
+                *(float4 *)term[j] = *(const float4 *)scale;
+            } else {
+                term[j][0] = *scale;
+            }
 #pragma unroll
             for (int t = 0; t < N; t++) { // beyond the last token: some number
-                term[j][t] = scale[t] * float_of_code(code[t * 64]);
+                term[j][t] *= float_of_code(code[t * 64]);
             }
         }
 #pragma unroll

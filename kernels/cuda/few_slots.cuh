@@ -116,9 +116,8 @@ fill_slot(const few_call &f, uint8_t *memory, uint32_t fill, uint32_t lane)
     if (lane < tiles) {
         bt_bulk_copy(to + lane * SEGMENT * 8, f.c.a8 + (lane * f.c.a8_stride + k) * 8, columns * 8, full);
     }
-    if (lane < rows) { // at most 32
-        bt_bulk_copy(to + tiles * SEGMENT * 8 + lane * f.sa_width * 4, f.c.sa + (row + lane) * f.c.sa_stride,
-                     f.sa_width * 4, full);
+    if (lane == tiles) {
+        bt_bulk_copy(to + tiles * SEGMENT * 8, f.c.sa + row * f.sa_width, rows * f.sa_width * 4, full);
     }
 }
 

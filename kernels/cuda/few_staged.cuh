@@ -19,7 +19,6 @@
 typedef struct {
     staged_at at; // of `next`
     staged_item now, next;
-    uint32_t parity; // of the item: which scales are its
 } staged_worker;
 
 // The worker's items of a chunk of `count` tiles from `first` on; `last` is the block's end.
@@ -28,7 +27,7 @@ static __device__ __forceinline__ void
 staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
                 uint32_t count, uint32_t last)
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)> R;
     uint8_t *ring = memory + warp * R::bytes;
     int32_t dots[NT][4] = {};
     float acc[NT][4] = {};
@@ -42,7 +41,6 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
 
         x.codes = (const int8_t *)slot + lane * 16, x.stride = 512, x.eight = SEGMENT * 8;
         x.sa = (const float *)(slot + f.sa_width * SEGMENT) + lane % 4 * 2;
-        x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
         staged_move(f, &w->at, f.workers, last);
         w->next = staged_item_at(f, w->at, last);
         if (BITS == 8 && BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
@@ -50,8 +48,8 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
             x.row_scale[1] = __half2float(item.scales[lane / 4 + 8]);
         }
         wait_for_slot(f, memory, fill);
-        multiply_pieces<BITS, BLOCK, NT>(f, item, w->next.item, w->parity, x,
-                                         min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dots, acc);
+        multiply_pieces<BITS, BLOCK, R::slots, NT>(
+            f, item, w->next.item, x, min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dots, acc);
         if (BLOCK == 0) {
             put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane, f.c.tokens,
                          dots);
@@ -60,7 +58,6 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
         }
         leave_slot(f, memory, fill, 1, lane);
         w->now = w->next;
-        w->parity ^= 1;
     }
 }
 
@@ -93,7 +90,7 @@ staged_get_ready(const few_call &f, uint8_t *memory, uint32_t first, uint32_t en
 template <int BITS, int BLOCK, int NT>
 static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_constant__ few_call f)
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)> R;
     extern __shared__ __align__(128) uint8_t few_memory[];
     uint8_t *memory = few_memory;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, helper = threadIdx.x - f.workers * 32, run = 0;
@@ -107,7 +104,7 @@ static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_cons
         worker.at.first = first, worker.at.count = chunk_tiles(f, first, end);
         staged_move(f, &worker.at, warp, end);
         worker.now = staged_item_at(f, worker.at, end);
-        fill_ring<BITS, BLOCK, 0, R::slots>(worker.now.item, lane, memory + warp * R::bytes);
+        fill_ring<BITS, BLOCK, R::slots, 0, R::slots>(worker.now.item, lane, memory + warp * R::bytes);
     } else {
         bt_let_next();
         if (helper < f.ring.slots) {

@@ -54,42 +54,68 @@ read_outlier(const few_call &f, const uint8_t *memory, const staged_walk &w, uin
     return m.outlier_cols[i];
 }
 
-// The outliers of a segment in row `here`, times eight tokens.
-static __device__ __forceinline__ void
-walk(const few_call &f, const uint8_t *memory, const uint8_t *slot, staged_walk *walks, float *extra, uint32_t eight,
-     uint32_t first, uint32_t here, uint32_t stop)
-{
-    const float *scales = (const float *)(slot + f.sa_width * SEGMENT) + eight * WALK_TOKENS;
-    staged_walk w = walks[here];
-    float sum[WALK_TOKENS];
-    uint32_t i = eight == 0 ? w.i[0] : w.i[1];
+// A thread's task: a row times eight tokens. Its next outlier is read ahead: k is its column, WALK_FAR where there is none.
+typedef struct {
+    uint32_t here, eight, i, k;
+    float delta, sum[WALK_TOKENS];
+    staged_walk row;
+} staged_task;
 
-    slot += eight * (SEGMENT * 8), extra += here * f.pitch + eight * WALK_TOKENS;
+static __device__ __forceinline__ void
+next_outlier(const few_call &f, const uint8_t *memory, staged_task *t, uint32_t first)
+{
+    t->k = t->i < t->row.end ? read_outlier(f, memory, t->row, t->i, first, t->here, &t->delta) : WALK_FAR;
+}
+
+static __device__ __forceinline__ void
+take_task(const few_call &f, const uint8_t *memory, const few_rows &r, staged_task *t, uint32_t first)
+{
+    const float *extra = r.extra + t->here * f.pitch + t->eight * WALK_TOKENS;
+
+    t->row = walks_of(f, r)[t->here];
+    t->i = t->eight == 0 ? t->row.i[0] : t->row.i[1];
 #pragma unroll
-    for (uint32_t t = 0; t < WALK_TOKENS; t++) {
-        sum[t] = eight * WALK_TOKENS + t < f.c.tokens ? extra[t] : 0.0f;
+    for (uint32_t j = 0; j < WALK_TOKENS; j++) {
+        t->sum[j] = t->eight * WALK_TOKENS + j < f.c.tokens ? extra[j] : 0.0f;
     }
+    next_outlier(f, memory, t, first);
+}
+
+static __device__ __forceinline__ void
+put_task(const few_call &f, const few_rows &r, const staged_task *t)
+{
+    float *extra = r.extra + t->here * f.pitch + t->eight * WALK_TOKENS;
+
+    walks_of(f, r)[t->here].i[t->eight] = t->i;
+#pragma unroll
+    for (uint32_t j = 0; j < WALK_TOKENS; j++) {
+        if (t->eight * WALK_TOKENS + j < f.c.tokens) {
+            extra[j] = t->sum[j];
+        }
+    }
+}
+
+// The outliers of a task below column `stop`, which are in a slot.
+static __device__ __forceinline__ void
+walk(const few_call &f, const uint8_t *memory, const uint8_t *slot, staged_task *t, uint32_t first, uint32_t stop)
+{
+    const float *scales = (const float *)(slot + f.sa_width * SEGMENT) + t->eight * WALK_TOKENS;
+
+    slot += t->eight * (SEGMENT * 8);
 #pragma unroll 1
-    for (; i < w.end; i++) {
-        float delta, scale[WALK_TOKENS];
-        uint32_t k = read_outlier(f, memory, w, i, first, here, &delta), at = k % SEGMENT;
+    while (t->k < stop) {
+        uint32_t at = t->k % SEGMENT;
         const int8_t *code = (const int8_t *)slot + at / 64 * 512 + at % 32 / 8 * 16 + at % 64 / 32 * 8 + at % 8;
         const float4 *row = (const float4 *)(scales + (at >> f.c.act_shift) * f.sa_width);
+        float delta = t->delta;
+        __align__(16) float scale[WALK_TOKENS];
 
-        if (k >= stop) {
-            break;
-        }
         *(float4 *)scale = row[0], *(float4 *)(scale + 4) = row[1];
+        t->i++;
+        next_outlier(f, memory, t, first);
 #pragma unroll
-        for (uint32_t t = 0; t < WALK_TOKENS; t++) { // beyond the last token: some number
-            sum[t] = fmaf(delta, scale[t] * float_of_code(code[t * 64]), sum[t]);
-        }
-    }
-    walks[here].i[eight] = i;
-#pragma unroll
-    for (uint32_t t = 0; t < WALK_TOKENS; t++) {
-        if (eight * WALK_TOKENS + t < f.c.tokens) {
-            extra[t] = sum[t];
+        for (uint32_t j = 0; j < WALK_TOKENS; j++) { // beyond the last token: some number
+            t->sum[j] = fmaf(delta, scale[j] * float_of_code(code[j * 64]), t->sum[j]);
         }
     }
 }
@@ -100,7 +126,9 @@ staged_help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t origin
             uint32_t run, uint32_t fills)
 {
     uint32_t rows = count * 16, tasks = rows * (f.sa_width / WALK_TOKENS), lane = threadIdx.x % 32;
+    bool alone = tasks <= f.helpers * 32; // each thread has one task at most, which stays with it
     few_rows r = rows_of(f, memory);
+    staged_task t = {};
 
     note_rows(f, r, helper, first, rows);
 #pragma unroll 1
@@ -115,10 +143,14 @@ staged_help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t origin
         wait_for_slot(f, memory, fill);
 #pragma unroll 1
         for (uint32_t task = helper; task < tasks; task += f.helpers * 32) {
-            uint32_t eight = task >= rows ? 1 : 0;
-
-            walk(f, memory, slot_of(f, memory, fill), walks_of(f, r), r.extra, eight, first, task - eight * rows,
-                 (segment + 1) * SEGMENT);
+            if (!alone || segment == 0) {
+                t.eight = task >= rows ? 1 : 0, t.here = task - t.eight * rows;
+                take_task(f, memory, r, &t, first);
+            }
+            walk(f, memory, slot_of(f, memory, fill), &t, first, (segment + 1) * SEGMENT);
+            if (!alone || segment + 1 == f.segments) {
+                put_task(f, r, &t);
+            }
         }
         // The first warp speaks for the tiles that the last chunk lacks; each in turn waits for the others.
         leave_slot(f, memory, fill, helper < 32 ? 1 + f.chunk - count : 1, lane);

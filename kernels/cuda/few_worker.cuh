@@ -10,7 +10,7 @@ template <int BITS>
 static __device__ __forceinline__ void
 read_unit(const uint8_t *weights, uint32_t lane, uint32_t a[4][4])
 {
-    const int row_bytes = few_ring<8, 0>::row_bytes;
+    const int row_bytes = few_ring<8, 0, 2>::row_bytes;
 
     if (BITS == 4) {
         read_codes<4, false>(weights, lane, a);
@@ -31,7 +31,6 @@ typedef struct {
     uint32_t stride;     // from 64 columns to the next,
     size_t eight;        // and from eight tokens to the next
     const float *sa;     // of the segment's first block
-    const __half *scales;
     float row_scale[2];
 } few_factors;
 
@@ -60,6 +59,7 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
 {
     const int units = FEW_COLUMNS / UNIT, blocks = UNIT / (BLOCK ? BLOCK : UNIT), steps = 4 / blocks;
     const bool by_row = BITS == 8 && f.c.part[0].block == BT_BLOCK_ROW;
+    const __half *scales = (const __half *)(piece + few_ring<BITS, BLOCK, 2>::code_bytes) + lane / 4;
     uint32_t a[units][4][4];
 
 #pragma unroll
@@ -89,7 +89,7 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
                 }
                 if (BLOCK != 0 && (WHOLE || k + u * UNIT + b * BLOCK < columns)) {
                     uint32_t row = (k + u * UNIT + b * BLOCK) >> f.c.act_shift;
-                    const __half *scale = x.scales + (k / (BLOCK ? BLOCK : 1) + u * blocks + b) * 16;
+                    const __half *scale = scales + (u * blocks + b) * 16;
                     const float unit = BITS == 4 ? 0.0625f : 1.0f; // exact
                     float w[2] = {by_row ? x.row_scale[0] : __half2float(scale[0]) * unit,
                                   by_row ? x.row_scale[1] : __half2float(scale[8]) * unit};
@@ -122,16 +122,15 @@ put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t l
 // What a warp reads while it multiplies.
 typedef struct {
     few_item now, next;
-    uint32_t parity; // of the item: which scales are its
 } few_worker;
 
 // The pieces of an item; what is read next goes where a piece was just multiplied.
-template <int BITS, int BLOCK, int NT>
+template <int BITS, int BLOCK, int SLOTS, int NT>
 static __device__ __forceinline__ void
-multiply_pieces(const few_call &f, const few_item &now, const few_item &next, uint32_t parity, const few_factors &x,
-                uint32_t columns, uint8_t *ring, uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
+multiply_pieces(const few_call &f, const few_item &now, const few_item &next, const few_factors &x, uint32_t columns,
+                uint8_t *ring, uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, SLOTS> R;
 
 #pragma unroll 1
     for (uint32_t p = 0; p < FEW_PIECES; p++) {
@@ -148,20 +147,20 @@ multiply_pieces(const few_call &f, const few_item &now, const few_item &next, ui
         }
         __syncwarp(); // all have read the piece
         if (same) {
-            fetch_piece<BITS, BLOCK>(now, (p + R::slots) % FEW_PIECES, lane, ring, parity);
+            fetch_piece<BITS, BLOCK, SLOTS>(now, (p + R::slots) % FEW_PIECES, lane, ring);
         } else {
-            fetch_piece<BITS, BLOCK>(next, (p + R::slots) % FEW_PIECES, lane, ring, parity ^ 1);
+            fetch_piece<BITS, BLOCK, SLOTS>(next, (p + R::slots) % FEW_PIECES, lane, ring);
         }
     }
 }
 
 // The worker's items of tiles before `end`, whose first tile is `first`; `last` is the block's end.
-template <int BITS, int BLOCK, int NT>
+template <int BITS, int BLOCK, int SLOTS, int NT>
 static __device__ __forceinline__ void
 multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp, uint32_t lane, uint32_t first,
                uint32_t end, uint32_t last)
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, SLOTS> R;
     uint8_t *ring = memory + warp * R::bytes;
     uint32_t barriers = bt_shared_at(memory + f.at.barriers);
     const uint32_t g = lane / 4 & (f.width - 1), t = lane % 4;
@@ -177,7 +176,6 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
         x.codes = (const int8_t *)(memory + f.at.codes) + (g * 4 + t) * 16 + k / 64 * x.stride;
         x.sa = (const float *)(memory + f.at.scales) + (k >> f.c.act_shift) * f.sa_width +
                (t * 2 & ((NT == 2 ? 8 : f.sa_width) - 1));
-        x.scales = (const __half *)(ring + R::slots * R::piece_bytes + w->parity * R::scale_bytes) + lane / 4;
         w->next = item_at(f, w->now.tile, w->now.segment + f.workers, last);
         if (BITS == 8 && BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
             x.row_scale[0] = __half2float(w->now.scales[lane / 4]);
@@ -185,8 +183,11 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
         }
         if (!f.encodes) {
             bt_barrier_wait(barriers + w->now.segment * 8, 0);
+            if (BLOCK != 0 && f.c.act_shift == 31) { // their one scale comes with the first segment
+                bt_barrier_wait(barriers, 0);
+            }
         }
-        multiply_pieces<BITS, BLOCK, NT>(f, w->now, w->next, w->parity, x, columns, ring, lane, dots, acc);
+        multiply_pieces<BITS, BLOCK, SLOTS, NT>(f, w->now, w->next, x, columns, ring, lane, dots, acc);
         if (BLOCK == 0) {
             put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, f.c.tokens,
                          dots);
@@ -195,7 +196,6 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
                          acc);
         }
         w->now = w->next;
-        w->parity ^= 1;
     }
 }
 #endif

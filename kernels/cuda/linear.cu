@@ -105,7 +105,7 @@ call_of(const bt_cuda *cuda, const bt_linear_args *a)
     c.tokens = a->tokens;
     c.padded = bt_cols_padded(a->weights[0]->cols);
     c.a8 = cuda->a8, c.sa = cuda->sa, c.sums = cuda->sums;
-    c.a8_stride = bt_cuda_a8_columns(a->weights[0]->cols), c.sa_stride = cuda->sa_stride;
+    c.a8_stride = bt_cuda_a8_columns(a->weights[0]->cols), c.sa_stride = bt_cuda_sa_stride(cuda, a->tokens);
     c.act_shift = 31, c.act_rows = 1; // one scale a token
     for (uint32_t shift = 5; shift <= 7; shift++) {
         if (c.part[0].act_block == 1u << shift) {

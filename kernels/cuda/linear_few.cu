@@ -27,14 +27,14 @@ bt_few_outliers(few_call *f, uint32_t tiles)
 static bool
 lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole)
 {
-    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + 2) * f->pitch + 3) * 16 * 4;
+    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + bt_few_beside(f)) * f->pitch + 3) * 16 * 4;
     uint32_t blocks = f->c.act_shift < 31 ? (uint32_t)f->c.a8_stride >> f->c.act_shift : 1;
     uint32_t codes = (uint32_t)f->c.a8_stride * f->width * (f->sa_width > 8 ? 2 : 1);
     uint32_t rows = f->encodes && f->norm != NULL ? f->row_floats * 4 : 0, norm = rows != 0 ? f->cols * 4 : 0;
     uint32_t room, chunks, scratch;
 
     f->workers = workers,
-    f->helpers = f->c.tokens > 8 ? 8 : workers / 4; // the outliers of a token are work of their own
+    f->helpers = f->c.tokens > 8 ? 4 : workers / 4; // the outliers of a token are work of their own
     f->at.codes = bt_few_rounded(workers * ring_bytes, 128);
     f->at.scales = f->at.codes + bt_few_rounded(codes, 128);
     f->at.barriers = f->at.scales + bt_few_rounded(blocks * f->sa_width * 4, 128);
@@ -56,28 +56,46 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool
     return true;
 }
 
-// The most workers that let all tiles be one chunk; else eight and as large chunks as can be, for which outliers stay where they are.
-static bool
-find_room(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers_max)
+// Items that the busiest worker multiplies, chunk by chunk.
+static uint32_t
+rounds_of(const few_call *f, uint32_t tiles)
 {
-    uint32_t chunk;
+    uint32_t chunks = tiles / f->chunk, rest = tiles % f->chunk;
 
-    for (uint32_t workers = workers_max; workers > FEW_WORKERS / 2; workers -= FEW_WORKERS / 4) {
-        if (lay_out(f, tiles, ring_bytes, workers, true)) {
-            return true;
+    return chunks * ((f->chunk * f->segments + f->workers - 1) / f->workers) +
+           (rest * f->segments + f->workers - 1) / f->workers;
+}
+
+// Places with as many workers as make the fewest rounds, and no more of them. `whole`: more than the fewest only if all tiles are one chunk.
+static uint32_t
+find_workers(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
+{
+    few_call best = *f;
+    uint32_t rounds = ~0u;
+
+    for (uint32_t workers = FEW_WORKERS; workers >= FEW_WORKERS / 2; workers -= FEW_WORKERS / 4) {
+        if (lay_out(f, tiles, ring_bytes, workers, whole && workers > FEW_WORKERS / 2) &&
+            rounds_of(f, tiles) <= rounds) {
+            best = *f, rounds = rounds_of(f, tiles);
         }
     }
-    chunk = lay_out(f, tiles, ring_bytes, FEW_WORKERS / 2, false) ? f->chunk : 0;
-    if (f->room == 0 || chunk == tiles) {
-        return chunk != 0;
-    }
+    *f = best;
+    return rounds;
+}
+
+// Outliers come into shared memory ahead, unless that doubles the rounds; false if there is no room for anything.
+static bool
+find_room(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
+{
     few_call without = *f;
+    uint32_t rounds = find_workers(f, tiles, ring_bytes, whole);
+
     without.room = without.outlier_bytes = 0;
-    if (lay_out(&without, tiles, ring_bytes, FEW_WORKERS / 2, false) && without.chunk > chunk) {
+    if (f->room != 0 && find_workers(&without, tiles, ring_bytes, whole) <= rounds / 2) {
         *f = without;
         return true;
     }
-    return chunk != 0;
+    return rounds != ~0u;
 }
 
 // Can a block make the codes itself, and should it? It reads x by fours, and its scales are those of the weights' blocks.
@@ -112,16 +130,15 @@ static bt_err
 launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 {
     uint32_t step = f->c.paired ? 2 : 1, units = f->c.tiles_all / step, sms = (uint32_t)cuda->sms;
-    uint32_t grid = units < sms ? units : sms, ring = few_ring<BITS, BLOCK>::bytes, tiles;
+    uint32_t grid = units < sms ? units : sms, ring = few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)>::bytes, tiles;
     bt_err err = BT_OK;
 
     f->each = units / grid, f->more = units % grid;
     tiles = (units + grid - 1) / grid * step;
     bt_few_outliers(f, tiles);
-    if (!find_room(f, tiles, ring, NT == 1 ? FEW_WORKERS : FEW_WORKERS / 2)) {
+    if (!find_room(f, tiles, ring, NT == 1)) {
         return BT_OK;
     }
-    f->half = f->encodes;
     *taken = true;
     if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
         return err;

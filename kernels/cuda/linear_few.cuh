@@ -6,8 +6,10 @@
 //     helpers            sum the outliers of the rows while the workers multiply, and fetch what y held
 //
 // Weights do not wait for the kernel before (launch.cuh): each worker fills its ring first. One token's codes are then made by each block
-// for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel. Segments' sums meet in
-// shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by one thread.
+// for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel, segment by segment, which
+// workers wait for one at a time.
+// Segments' sums meet in shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by
+// one thread.
 // A block has an SM's shared memory to itself: with room for two, one SM got two blocks of a kernel and another none.
 #pragma once
 
@@ -17,20 +19,30 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 // From the first numbers of the kernel before to codes, and outliers, in shared memory. All threads of the block.
-template <int BITS, int BLOCK>
+template <int BITS, int BLOCK, int SLOTS>
 static __device__ __forceinline__ void
 get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t first, uint32_t end)
 {
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, SLOTS> R;
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     bool works = warp < f.workers;
 
+    if (works && !f.encodes) { // a piece after the other: codes would wait behind all that is on its way
+#pragma unroll
+        for (int q = 1; q < R::slots; q++) {
+            bt_copy_wait<0>();
+            fetch_piece<BITS, BLOCK, SLOTS>(worker.now, q, lane, memory + warp * R::bytes);
+        }
+    }
     if (!works && f.at.outliers == 0) {
         touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
-    } else if (!works) {
-        fetch_outliers(f, memory, warp - f.workers, f.helpers, lane, first, end);
+    } else if (warp > f.workers) {
+        fetch_outliers(f, memory, warp - f.workers - 1, f.helpers - 1, lane, first, end);
     }
     bt_wait_before();
+    if (warp == f.workers && !f.encodes) {
+        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers), lane);
+    }
     if (!works) {
         bt_copy_wait<0>(); // the outliers, which workers do not wait for
         wait_for_workers(f);
@@ -38,23 +50,19 @@ get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t
     }
     if (f.encodes) {
         encode<BLOCK>(f, memory);
-    } else {
-        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers));
-    }
-    if (f.half) {
-        fill_ring<BITS, BLOCK, R::slots / 2, R::slots>(worker.now, lane, memory + warp * R::bytes);
+        fill_ring<BITS, BLOCK, SLOTS, R::slots / 2, R::slots>(worker.now, lane, memory + warp * R::bytes);
+        workers_sync(f);
     }
     workers_are_ready(f);
-    workers_sync(f);
 }
 #endif
 
 template <int BITS, int BLOCK, int NT>
 static __global__ void
-__launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_call f)
+__launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid_constant__ few_call f)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    typedef few_ring<BITS, BLOCK> R;
+    typedef few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)> R;
     extern __shared__ __align__(128) uint8_t few_memory[];
     uint8_t *memory = few_memory;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = f.c.paired ? 2 : 1;
@@ -72,12 +80,11 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
             bt_copy_commit();
         }
         worker.now = item_at(f, first, warp, end);
-        if (f.half) {
-            fill_ring<BITS, BLOCK, 0, R::slots / 2>(worker.now, lane, memory + warp * R::bytes);
+        if (f.encodes) {
+            fill_ring<BITS, BLOCK, R::slots, 0, R::slots / 2>(worker.now, lane, memory + warp * R::bytes);
             bt_copy_wait<R::slots / 2>(); // the norm's weights
         } else {
-            fill_ring<BITS, BLOCK, 0, R::slots>(worker.now, lane, memory + warp * R::bytes);
-            bt_copy_wait<R::slots>();
+            fill_ring<BITS, BLOCK, R::slots, 0, 1>(worker.now, lane, memory + warp * R::bytes);
         }
     } else {
         bt_let_next();
@@ -87,13 +94,13 @@ __launch_bounds__(FEW_THREADS(NT), 1) few_kernel(const __grid_constant__ few_cal
         bt_barrier_init_done();
     }
     __syncthreads(); // the barriers and the norm are there
-    get_ready<BITS, BLOCK>(f, memory, worker, first, end);
+    get_ready<BITS, BLOCK, R::slots>(f, memory, worker, first, end);
 #pragma unroll 1
     for (uint32_t tile = first; tile < end; tile += f.chunk) {
         uint32_t next = tile + f.chunk < end ? tile + f.chunk : end;
 
         if (works) {
-            multiply_items<BITS, BLOCK, NT>(f, &worker, memory, warp, lane, tile, next, end);
+            multiply_items<BITS, BLOCK, R::slots, NT>(f, &worker, memory, warp, lane, tile, next, end);
         } else {
             for (uint32_t s = 0; s < f.segments && !f.encodes; s++) {
                 bt_barrier_wait(barriers + s * 8, 0);

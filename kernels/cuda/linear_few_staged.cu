@@ -3,17 +3,17 @@
 
 #define WORKERS 12u
 #define HELPERS 4u
-#define SLOTS_MAX 4u
+#define SLOTS_MAX 8u
 
-// Places with `slots` (all, 4 or 2) segments of codes; false if there is no room for a tile, or, `whole`, for all.
+// Places with `slots` (all, 8, 4 or 2) segments of codes; false if there is no room for a tile, or, `whole`, for all.
 static bool
 lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t slots, bool whole)
 {
-    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + 2) * f->pitch + 3 + 5) * 16 * 4;
+    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + bt_few_beside(f)) * f->pitch + 3 + 5) * 16 * 4;
     uint32_t rows = f->c.act_shift < 31 ? SEGMENT >> f->c.act_shift : 1, room, chunks;
 
     f->ring.slots = slots, f->ring.stay = slots == f->segments;
-    f->ring.mask = f->ring.stay ? ~0u : slots - 1, f->ring.shift = f->ring.stay ? 31 : slots / 2;
+    f->ring.mask = f->ring.stay ? ~0u : slots - 1, f->ring.shift = f->ring.stay ? 31 : slots == 8 ? 3 : slots / 2;
     f->ring.slot_bytes = bt_few_rounded(f->sa_width * (SEGMENT + rows * 4), 128);
     f->at.codes = bt_few_rounded(f->workers * ring_bytes, 128);
     f->at.scales = f->at.codes + slots * f->ring.slot_bytes; // one a token, where it has one
@@ -35,7 +35,7 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t slots, bool w
 static bool
 may_be(const few_call *f, uint32_t slots)
 {
-    return slots == f->segments || (slots < f->segments && (slots == 4 || slots == 2));
+    return slots == f->segments || (slots < f->segments && (slots == 8 || slots == 4 || slots == 2));
 }
 
 // As many slots as leave room for all tiles at once; else codes that stay, or as few chunks as can be: each asks for all codes anew.
@@ -79,7 +79,7 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 
     f->each = units / grid, f->more = units % grid;
     bt_few_outliers(f, tiles);
-    if (!find_room(f, tiles, few_ring<BITS, BLOCK>::bytes)) {
+    if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes)) {
         return BT_OK;
     }
     *taken = true;

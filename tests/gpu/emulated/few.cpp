@@ -47,7 +47,7 @@ bt_cuda_prologue(bt_cuda *c, const bt_linear_args *a, bt_cuda_a8_order order)
             c->a8[bt_cuda_a8_in(order, stride, t, k)] = k < padded ? codes[k] : 0;
         }
         for (uint32_t b = 0; b < blocks; b++) {
-            c->sa[b * c->sa_stride + t] = scales[b];
+            c->sa[b * bt_cuda_sa_stride(c, a->tokens) + t] = scales[b];
         }
     }
     free(x), free(scales), free(codes);

@@ -60,7 +60,7 @@ START_TEST(a_full_queue_says_busy_and_the_end_of_a_batch_wakes)
     ck_assert_int_ge(fd.fd, 0);
     memory = bt_device_alloc(w.device, 2 * bytes);
     ck_assert_int_eq(bt_copier_copy(w.copier, &(bt_copier_run){memory, memory + bytes, bytes}, 1, &w.ticket), BT_OK);
-    ck_assert(!bt_copier_arm(w.copier) || poll(&fd, 1, 5000) == 1);
+    ck_assert(!bt_copier_arm(w.copier) || poll(&fd, 1, 100000) == 1);
     ck_assert_int_eq(bt_copier_through(w.copier, &through), BT_OK);
     ck_assert_uint_eq(through, 1);
     ck_assert_int_eq(poll(&fd, 1, 0), 0);

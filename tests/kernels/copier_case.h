@@ -3,8 +3,8 @@
 
 #include "kernels/copier.h"
 
-#define COPIER_SOON (bt_time_now() + 10 * BT_SECOND)
-#define COPIER_SHAPES 7u // layouts; the last has blocks of 2.1 MB
+#define COPIER_SOON (bt_time_now() + 100 * BT_SECOND) // others may use the GPU
+#define COPIER_SHAPES 7u                              // layouts; the last has blocks of 2.1 MB
 
 // A device with a copier and two pools of random blocks.
 typedef struct {

@@ -26,30 +26,31 @@ turn(const bt_cuda *cuda, wide_call *w)
 // ---- what is loaded, as boxes ----
 
 static bool
-weight_maps(const bt_cuda_matrix *m, uint32_t blocks, uint32_t part, wide_maps *maps)
+weight_maps(const bt_cuda_matrix *m, uint32_t blocks, uint32_t tiles, uint32_t part, wide_maps *maps)
 {
     const CUtensorMapSwizzle none = CU_TENSOR_MAP_SWIZZLE_NONE;
     uint32_t scales = m->block == BT_BLOCK_ROW ? 16 : blocks * 16;
     bool good = m->nibbles ? bt_cuda_plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT32, m->codes, m->padded * 2,
-                                           m->tiles, (uint64_t)m->padded * 8, 256, 4, none)
+                                           m->tiles, (uint64_t)m->padded * 8, 256, tiles, none)
                            : bt_cuda_plane(&maps->codes[part], CU_TENSOR_MAP_DATA_TYPE_UINT8, m->codes, m->padded,
-                                           m->tiles * 16, m->padded, 128, 64, CU_TENSOR_MAP_SWIZZLE_128B);
+                                           m->tiles * 16, m->padded, 128, tiles * 16, CU_TENSOR_MAP_SWIZZLE_128B);
 
     if (blocks != 0) {
         good = good && bt_cuda_plane(&maps->scales[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->scales, m->blocks * 16,
-                                     m->tiles, (uint64_t)m->blocks * 32, scales, 4, none);
+                                     m->tiles, (uint64_t)m->blocks * 32, scales, tiles, none);
     }
     if (m->asymmetric) {
         good = good && bt_cuda_plane(&maps->minima[part], CU_TENSOR_MAP_DATA_TYPE_UINT16, m->minima, m->blocks * 16,
-                                     m->tiles, (uint64_t)m->blocks * 32, scales, 4, none);
+                                     m->tiles, (uint64_t)m->blocks * 32, scales, tiles, none);
     }
     return good;
 }
 
 bool
-bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps)
+bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *maps)
 {
     const CUtensorMapSwizzle none = CU_TENSOR_MAP_SWIZZLE_NONE;
+    const linear_call *c = &w->c;
     bool good = bt_cuda_plane(&maps->a8, CU_TENSOR_MAP_DATA_TYPE_UINT8, c->a8, c->a8_stride, c->tokens, c->a8_stride,
                               128, n, CU_TENSOR_MAP_SWIZZLE_128B);
 
@@ -64,7 +65,7 @@ bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *
                                      c->sa_stride * 4, n, 4, none);
     }
     for (uint32_t i = 0; i < c->part_count; i++) {
-        good = good && weight_maps(&c->part[i], blocks, i, maps);
+        good = good && weight_maps(&c->part[i], blocks, w->fours * 4, i, maps);
     }
     return good;
 }

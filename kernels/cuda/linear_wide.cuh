@@ -5,7 +5,7 @@
 //     warp 8         loads boxes by the copy engine, 128 columns a stage
 //     warps 9 - 11   outliers of the rows that this block will finish, in the meantime
 //     warps 0 - 3    four tiles: nibbles to bytes in registers (they are wgmma's A as they lie), wgmma, acc += scale * dot
-//     warps 4 - 7    four tiles, paired calls: up to the others' gate; while one half scales, the other multiplies
+//     warps 4 - 7    four tiles, paired calls: up to the others' gate
 //
 // Then the partial sums of those that share K meet (linear_wide_meet.cuh): each block takes the rows of some tiles, adds the runs as the
 // balanced tree, the outliers' sums, bias and so on.
@@ -39,14 +39,12 @@ __launch_bounds__(WIDE_THREADS, 1)
     uint32_t barriers_at = bt_shared_at(outliers) + w.outlier_bytes;
     uint32_t *taken = (uint32_t *)(outliers + w.outlier_bytes / 4 + WIDE_STAGES * 4);
 
-    if (threadIdx.x == 0) {
-#pragma unroll 1
-        for (uint32_t i = 0; i < w.stages; i++) {
-            bt_barrier_init(barriers_at + i * 16, 1);
-            bt_barrier_init(barriers_at + i * 16 + 8, WIDE_WORKERS / 32);
-        }
+    wide_loader loader;
+    if (warp == WIDE_WORKERS / 32) {
+        loader = wide_loader_of<BITS, BLOCK, ASYM, N>(w, bt_shared_at(memory), barriers_at, first, units);
+        wide_load_ahead<BITS, BLOCK, ASYM, N>(w, maps, loader);
+    } else if (threadIdx.x == 0) {
         *taken = 0;
-        bt_barrier_init_done();
     }
     __syncthreads();
     bt_let_next();
@@ -56,7 +54,7 @@ __launch_bounds__(WIDE_THREADS, 1)
         if constexpr (BLOCK == 0) {
             wide_work_whole<N>(w, memory, (int32_t *)partials, barriers_at, units, warp, lane);
         } else {
-            wide_work<BITS, BLOCK, ASYM, N>(w, memory, partials, barriers_at, first, units, warp, lane);
+            wide_work<BITS, BLOCK, ASYM, N>(w, memory, partials, barriers_at, units, warp, lane);
         }
         if (w.runs != NULL) {
             wide_send(w, partials, rank, W::partials_bytes);
@@ -68,19 +66,13 @@ __launch_bounds__(WIDE_THREADS, 1)
         if (w.runs != NULL) {
             wide_wait(w);
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
-            wide_leave(w);
         } else {
             wide_finish<BITS, BLOCK, ASYM, N, false>(w, partials, outliers, rank, threadIdx.x);
-        }
-        if (w.turns != 0 && threadIdx.x == 0) {
-            wide_turn_leave(w);
         }
     } else {
         bt_registers_fewer<R::others>();
         if (warp == WIDE_WORKERS / 32) {
-            wide_load<BITS, BLOCK, ASYM, N>(
-                w, maps, wide_loader_of<BITS, BLOCK, ASYM, N>(w, bt_shared_at(memory), barriers_at, first, units),
-                lane);
+            wide_load<BITS, BLOCK, ASYM, N>(w, maps, loader);
         } else {
             if (w.turned != NULL) {
                 wide_outliers_ahead(w, rank, threadIdx.x - WIDE_WORKERS - 32, WIDE_THREADS - WIDE_WORKERS - 32);
@@ -94,6 +86,9 @@ __launch_bounds__(WIDE_THREADS, 1)
             }
         }
         wide_meet(w);
+        if (w.turns != 0 && threadIdx.x == WIDE_WORKERS + 32) {
+            wide_turn_leave(w); // while others finish
+        }
     }
     if (w.c.groups > 1 && w.runs == NULL) {
         bt_cluster_arrive_relaxed(); // the others have read what lies here

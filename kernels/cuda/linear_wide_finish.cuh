@@ -200,19 +200,22 @@ wide_pair(const linear_call &c, float4 gate, float4 up)
     return make_float4(v[0] * up.x, v[1] * up.y, v[2] * up.z, v[3] * up.w);
 }
 
-// Four tokens of a row of y, `count` of them there.
+// What is there already of four tokens of a row of y, `count` of which are wanted; on its way while their sums are fetched.
 static __device__ __forceinline__ void
-wide_store(const linear_call &c, float *y, uint32_t count, float4 r)
+wide_old(const linear_call &c, const float *y, uint32_t count, float old[4])
+{
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        old[j] = c.epilogue == BT_LINEAR_ADD && j < count ? y[j * c.y_stride] : 0.0f;
+    }
+}
+
+// These four tokens.
+static __device__ __forceinline__ void
+wide_store(const linear_call &c, float *y, uint32_t count, float4 r, const float old[4])
 {
     const float v[4] = {r.x, r.y, r.z, r.w};
-    float old[4] = {};
 
-    if (c.epilogue == BT_LINEAR_ADD) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            old[j] = j < count ? y[j * c.y_stride] : 0.0f;
-        }
-    }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
         float to = c.epilogue == BT_LINEAR_ADD ? fmaf(c.scale, v[j], old[j]) : c.paired ? v[j] : c.scale * v[j];
@@ -244,12 +247,15 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
         for (uint32_t token = thread / 16 % fours * 4; token < N && first_token + token < c.tokens && row.there;
              token += fours * 4) {
             uint32_t count = c.tokens - first_token - token;
+            float *y = c.y + (first_token + token) * c.y_stride + row.to, old[4];
+
+            wide_old(c, y, count, old);
             float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
 
             if (c.paired) {
                 r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token));
             }
-            wide_store(c, c.y + (first_token + token) * c.y_stride + row.to, count, r);
+            wide_store(c, y, count, r, old);
         }
     }
 }

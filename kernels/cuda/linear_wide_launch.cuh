@@ -23,6 +23,21 @@ wide_blocks(const linear_call *c)
     return (fours + WIDE_FOURS - 1) / WIDE_FOURS;
 }
 
+// Warpgroups of a block of threads whose rows are neighbours in one matrix, whatever block it is.
+static uint32_t
+wide_neighbours(const linear_call *c)
+{
+    if (c->paired) {
+        return WIDE_FOURS / 2;
+    }
+    for (uint32_t i = 0; i + 1 < c->part_count; i++) {
+        if ((c->part[i].tiles + 3) / 4 % WIDE_FOURS != 0) {
+            return 1;
+        }
+    }
+    return WIDE_FOURS;
+}
+
 // Bytes of shared memory for the sums of outliers of a block's share of rows.
 static uint32_t
 outlier_bytes(const linear_call *c, uint32_t ranks, uint32_t n)
@@ -115,7 +130,8 @@ go(bt_cuda *cuda, wide_call *w)
     for (uint32_t ranks = 1; ranks <= WIDE_RANKS && cuda->clusters[ranks] == 0; ranks++) {
         cuda->clusters[ranks] = clusters_at_once(cuda, wide_kernel<BITS, BLOCK, ASYM, N>, ranks);
     }
-    if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(&w->c, N, W::blocks, &maps)) {
+    w->fours = wide_neighbours(&w->c);
+    if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(w, N, W::blocks, &maps)) {
         return cudaErrorNotSupported;
     }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,

@@ -20,13 +20,13 @@
 #define WIDE_STAGES 12u
 #define WIDE_TURNS 4u        // counters (linear_wide_turn.cuh)
 #define WIDE_WORKERS_MEET 1u // barrier of those that multiply
-#define WIDE_TURN 2u         // barrier at which the first warpgroup waits for its turn; the second's follows
 
 typedef struct {
     linear_call c;       // groups: blocks that share K; run: segments of each
     const float *turned; // [columns][turned_stride] scale * code of each activation; NULL: no outliers
     size_t turned_stride;
     uint32_t stages, outlier_bytes; // of shared memory for their sums
+    uint32_t fours;                 // warpgroups whose rows are one box
     float *
         runs; // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
     uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
@@ -36,11 +36,11 @@ typedef struct {
 // What a block of threads loads, as boxes.
 typedef struct {
     CUtensorMap a8, sa, sums;                   // of N tokens: 128 columns, their blocks, four blocks of 32
-    CUtensorMap codes[3], scales[3], minima[3]; // of a part's four tiles: 128 columns
+    CUtensorMap codes[3], scales[3], minima[3]; // of a part's tiles for `fours` warpgroups: 128 columns
 } wide_maps;
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
-bool bt_cuda_wide_maps(const linear_call *c, uint32_t n, uint32_t blocks, wide_maps *maps);
+bool bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *maps);
 // Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads) and of 8.
 cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
@@ -61,6 +61,17 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int partial_bytes = (int)WIDE_ROWS * row_floats * 4;
     static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
     static const int outputs = N / 2; // of a thread
+
+    // Has a row one scale, over all columns? And bytes of a tile's scales in a stage.
+    static __device__ __forceinline__ bool by_row(const linear_call &c)
+    {
+        return c.part[0].block == BT_BLOCK_ROW;
+    }
+
+    static __device__ __forceinline__ uint32_t scales_of(const linear_call &c)
+    {
+        return BLOCK == 0 ? 0 : by_row(c) ? 32 : tile_scales;
+    }
 };
 
 // Registers of a thread: the kernel begins with 168 each (640 threads: 96), and those that multiply get what the others give. `columns`: of

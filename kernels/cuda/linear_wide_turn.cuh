@@ -84,8 +84,10 @@ wide_turn_wait(const wide_call &w, uint32_t lane)
         }
         __nanosleep(20);
     }
+    if (lane == 0) {
+        bt_load_acquire(&w.meetings[1]);
+    }
     __syncwarp();
-    __threadfence();
 }
 
 // A thread of each block, when all its warps are through with both counters: the last one leaves them as they were.

@@ -31,6 +31,15 @@ wide_codes(const uint4 v[2], uint32_t a[4][4])
     }
 }
 
+// Until a stage is there.
+static __device__ __forceinline__ void
+wide_await(uint32_t barrier, uint32_t parity)
+{
+    if (!bt_barrier_try(barrier, parity)) {
+        bt_barrier_wait(barrier, parity);
+    }
+}
+
 template <int BLOCK, bool ASYM, int N> struct wide_sums {
     float acc[N / 2], min[ASYM ? N / 2 : 1];
 };
@@ -70,7 +79,7 @@ wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, boo
            const int32_t dot[N / 2], wide_sums<BLOCK, ASYM, N> *s)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    uint32_t tiles_at = tile / 4 * 4 * W::tile_scales + tile % 4 * (row_scale ? 32 : W::tile_scales);
+    uint32_t tiles_at = tile * (row_scale ? 32 : W::tile_scales);
     uint32_t tokens_at = lane % 4 * 2;
     const __half *scales = (const __half *)(stage + W::scales_at + tiles_at) + (row_scale ? 0 : b * 16) + lane / 4;
     const __half *minima = (const __half *)(stage + W::minima_at + tiles_at) + b * 16 + lane / 4;
@@ -188,67 +197,69 @@ wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, f
     wide_put<N>(partials, warp, lane, pair);
 }
 
-// The multiplying warps: leave the block's sums among the partials. With blocks of 128 the two warpgroups take turns, so that one scales
-// while the other multiplies: left to themselves both wait for the tensor cores and then both for arithmetic.
+// The multiplying warps: leave the block's sums among the partials. While products are on their way the next stage is waited for and, where
+// there are registers, its nibbles are read.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
-wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t first, uint32_t units,
-          uint32_t warp, uint32_t lane)
+wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t units, uint32_t warp,
+          uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    const bool TURNS = BLOCK == 128 && WIDE_FOURS == 2; // with four there is always one that can go on
-    bool row_scale = w.c.part[0].block == BT_BLOCK_ROW;
+    const bool EARLY =
+        BITS == 4 && BLOCK == 128 && N <= 64 && WIDE_FOURS == 2; // of four warpgroups one can always go on
+    bool row_scale = W::by_row(w.c);
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
     uint4 nibbles[2];
     wide_sums<BLOCK, ASYM, N> s = {}, pair = {};
     float *minima = partials + W::partial_bytes / 4;
-    uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
-    uint64_t codes_of_first = tokens_of_first + (W::codes_at + half * W::half_codes) / 16;
+    const uint8_t *own = stages + W::codes_at + warp * 1024; // nibbles
+    const uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
+    uint64_t tokens = tokens_of_first;
+    uint32_t slot = 0, at = 0, parity = 0; // the stage, and bytes before it
 
-    if (TURNS && half == 1) {
-        bt_bar_arrive(WIDE_TURN, WIDE_WORKERS); // the first half's turn
-    }
     bt_barrier_wait(barriers, 0);
     if (BITS == 4) {
-        wide_nibbles(stages + W::codes_at + warp * 1024, lane, nibbles);
+        wide_nibbles(own, lane, nibbles);
         wide_codes<ASYM>(nibbles, a);
     }
-    for (uint32_t u = 0, slot = 0, parity = 0; u < units; u++) {
-        const uint8_t *stage = stages + slot * W::stage_bytes;
-        uint32_t k = first + u * WIDE_UNIT, full = barriers + slot * 16;
-        uint64_t tokens = tokens_of_first + slot * (W::stage_bytes / 16),
-                 codes = codes_of_first + slot * (W::stage_bytes / 16);
+#pragma unroll 1
+    for (uint32_t left = units; left != 0; segment++) {
+        uint32_t here = left < SEGMENT / WIDE_UNIT ? left : SEGMENT / WIDE_UNIT;
 
-        slot = slot + 1 == w.stages ? 0 : slot + 1;
-        parity ^= slot == 0;
+        left -= here;
+#pragma unroll 1
+        for (; here != 0; here--) {
+            uint32_t next = slot + 1 == w.stages ? 0 : slot + 1, next_at = next == 0 ? 0 : at + W::stage_bytes;
+            bool more = left + here > 1;
+
+            parity ^= next == 0;
 #pragma unroll
-        for (int b = 0; b < W::blocks; b++) {
-            if (TURNS) {
-                bt_bar_sync(WIDE_TURN + half, WIDE_WORKERS);
+            for (int b = 0; b < W::blocks; b++) {
+                wide_issue<BITS, BLOCK, ASYM, N>(tokens, tokens + (W::codes_at + half * W::half_codes) / 16, b, a, dot);
+                if (b + 1 == W::blocks && more) {
+                    wide_await(barriers + next * 16, parity);
+                    if (EARLY) {
+                        wide_nibbles(own + next_at, lane, nibbles);
+                    }
+                }
+                bt_wgmma_wait<0>();
+                bt_wgmma_there<N / 2>(dot);
+                wide_scale<BITS, BLOCK, ASYM, N>(w.c, stages + at, warp, b, row_scale, lane, dot, &s);
             }
-            wide_issue<BITS, BLOCK, ASYM, N>(tokens, codes, b, a, dot);
-            if (TURNS && (half == 0 || u + 1 < units)) {
-                bt_bar_arrive(WIDE_TURN + 1 - half, WIDE_WORKERS);
-            }
-            bt_wgmma_wait<0>();
-            bt_wgmma_there<N / 2>(dot);
-            wide_scale<BITS, BLOCK, ASYM, N>(w.c, stage, warp, b, row_scale, lane, dot, &s);
-        }
-        wide_release(full, lane);
-        if ((k + WIDE_UNIT) % SEGMENT == 0 || u + 1 == units) {
-            wide_join<W::outputs, N>(segment, partials, warp, lane, s.acc, pair.acc);
-            if constexpr (ASYM) {
-                wide_join<W::outputs, N>(segment, minima, warp, lane, s.min, pair.min);
-            }
-            segment++;
-        }
-        if (u + 1 < units) {
-            bt_barrier_wait(barriers + slot * 16, parity);
-            if (BITS == 4) { // not before the products that read these registers are there
-                wide_nibbles(stages + slot * W::stage_bytes + W::codes_at + warp * 1024, lane, nibbles);
+            wide_release(barriers + slot * 16, lane);
+            if (BITS == 4 && more) { // not before the products that read these registers are there
+                if (!EARLY) {
+                    wide_nibbles(own + next_at, lane, nibbles);
+                }
                 wide_codes<ASYM>(nibbles, a);
             }
+            slot = next, at = next_at;
+            tokens = tokens_of_first + at / 16;
+        }
+        wide_join<W::outputs, N>(segment, partials, warp, lane, s.acc, pair.acc);
+        if constexpr (ASYM) {
+            wide_join<W::outputs, N>(segment, minima, warp, lane, s.min, pair.min);
         }
     }
     wide_put_run<N>(segment, partials, warp, lane, pair.acc);

@@ -16,6 +16,26 @@ bt_bulk_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_
         : "memory");
 }
 
+// `map` is at hand when a box of it is wanted.
+static __device__ __forceinline__ void
+bt_prefetch_map(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Is the phase of this parity over? Waits a little for it.
+static __device__ __forceinline__ bool
+bt_barrier_try(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
 // `bytes` (a multiple of 16, both addresses too) of shared memory to global memory, on their way until bt_bulk_stored.
 static __device__ __forceinline__ void
 bt_bulk_store(void *to, uint32_t from, uint32_t bytes)
@@ -29,6 +49,16 @@ static __device__ __forceinline__ void
 bt_bulk_stored(void)
 {
     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// A counter of other blocks of threads, and what they wrote before they counted is seen behind it.
+static __device__ __forceinline__ uint32_t
+bt_load_acquire(const uint32_t *at)
+{
+    uint32_t v;
+
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
 }
 
 // bt_cluster_arrive where nothing that this thread wrote is read behind the barrier.

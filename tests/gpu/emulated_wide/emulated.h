@@ -87,6 +87,15 @@ atomicAdd(uint32_t *at, uint32_t v)
     return o;
 }
 static inline uint32_t
+atomicInc(uint32_t *at, uint32_t last)
+{
+    uint32_t o = *at;
+    *at = o >= last ? 0 : o + 1;
+    emu_progress();
+    emu_dawdle();
+    return o;
+}
+static inline uint32_t
 atomicExch(uint32_t *at, uint32_t v)
 {
     uint32_t o = *at;
@@ -196,6 +205,25 @@ bt_barrier_wait(uint32_t b, uint32_t parity)
 {
     while (!emu_barrier_over(b, parity))
         emu_yield();
+}
+static inline bool
+bt_barrier_try(uint32_t b, uint32_t parity)
+{
+    return emu_barrier_over(b, parity);
+}
+static inline uint32_t
+bt_load_acquire(const uint32_t *at)
+{
+    return *(const volatile uint32_t *)at;
+}
+static inline bool
+bt_elect(void)
+{
+    return threadIdx.x % 32 == 0;
+}
+static inline void
+bt_prefetch_map(const CUtensorMap *)
+{
 }
 static inline void
 bt_fence_async(void)

@@ -11,7 +11,7 @@ for f in kernels/cuda/*.cuh kernels/cuda/linear_wide*.cu; do
     sed -E -e 's/extern __shared__ __align__\([0-9]+\) uint8_t memory\[\];/uint8_t *memory = emu_memory();/' -e 's/__shared__/static/' \
         -e 's/__forceinline__/inline/' -e 's/(^|[^.])gridDim\./\1emu_grid_dim./g' -e 's/(^|[^.])blockDim\./\1emu_block_dim./g' "$f" >"$at/$f"
 done
-for f in ptx ptx_hopper ptx_wgmma; do printf '#pragma once\n#include "emulated.h"\n' >"$at/kernels/cuda/$f.cuh"; done
+for f in ptx ptx_hopper ptx_wgmma ptx_multicast; do printf '#pragma once\n#include "emulated.h"\n' >"$at/kernels/cuda/$f.cuh"; done
 cp $here/launch.cuh "$at/kernels/cuda/"
 sed -n '/^static linear_call$/,/^#define WARPS_MAX/p' kernels/cuda/linear.cu | grep -v '^#define' >"$at/call_of.h"
 flags="-D_GNU_SOURCE -DBT_CUDA_WARPGROUPS -O1 -g -mfma -ffp-contract=off -w -I$at -I$here -I$build/generated -I. -I${CUDA:-/usr/local/cuda}/include"

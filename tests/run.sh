@@ -58,6 +58,9 @@ cuda() {
         cmake --build build/cuda --target baton bench_cuda tests_gpu
 }
 
+# A sample of what CUDA's kernels compute, by a CPU.
+emulated() { LAUNCHER=${LAUNCHER:-} tests/gpu/emulated/run.sh build/cuda; }
+
 # What no test on a GPU sees every time, the machine code shows. CUDA's Debian packages leave out what reads it; PyPI has it.
 registers() {
     local tools=build/cuda-tools
@@ -81,7 +84,7 @@ for stage in $stages; do
         ;;
     build)
         step build-release configure release || break
-        step build-cuda cuda && step wgmma-registers registers
+        step build-cuda cuda && { step wgmma-registers registers; step cuda-emulated emulated; }
         ;;
     unit) suite release ;;
     # By clang, whose sanitizers see more (an offset to no address at all, gcc's do not), with the fuzzers in the same build.

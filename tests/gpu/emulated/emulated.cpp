@@ -1,64 +1,69 @@
-// See emulated.h.
-#include "emulated.h"
-
-#include <map>
-#include <setjmp.h>
-#include <ucontext.h>
-#include <vector>
+// Threads and blocks of threads, in turns that are drawn. See emulated.h.
+#include "state.h"
 
 #define STACK (128 * 1024)
-#define THREADS_MAX 1024
+#define GUARD 1024u     // behind shared memory, and not written
+#define IDLE_MOST 4000u // rounds in which nobody gets on; emu_dawdle takes up to 3,000
 
-alignas(128) uint8_t few_memory[EMULATED_SHARED];
-uint3 emulated_thread, emulated_block;
-dim3 emulated_block_dim;
-bool emulated_eager;
+uint3 emu_thread, emu_block;
+dim3 emu_block_dim, emu_grid_dim;
+uint8_t *emu_shared;
+bool emu_eager;
+uint32_t emu_slots = 1;
+int emu_clusters[17];
+emu_slot emu_all[EMU_SLOTS];
+uint32_t emu_s, emu_now, emu_shared_bytes, emu_cluster_size, emu_threads;
 
-struct copy { void *to; const void *from; uint32_t bytes; };
-struct fiber { ucontext_t context; jmp_buf at; bool begun, done; std::vector<copy> open; std::vector<std::vector<copy>> groups; };
-struct warp { uint32_t arrived, times, words[2][32][16]; };
-struct meeting { uint32_t arrived, times; };
-struct phases { uint32_t count, arrived, times; int64_t bytes; };
-struct bulk { uint32_t to; const void *from; uint32_t bytes, barrier; };
-
-static fiber fibers[THREADS_MAX];
-static warp warps[THREADS_MAX / 32];
-static meeting meetings[16];
-static std::map<uint32_t, phases> barriers;
-static std::vector<bulk> bulks;
 static ucontext_t scheduler;
 static jmp_buf schedule;
-static uint32_t now, shared_bytes;
 static uint64_t progress, dice = 88172645463325252ull;
 static const std::function<void()> *body;
-static char *stacks;
+static uint32_t blocks_so_far;
 
-static void
-fail(const char *what)
+void
+emu_fail(const char *what)
 {
-    fprintf(stderr, "block %u thread %u: %s\n", emulated_block.x, now, what);
+    const uint3 *b = &emu_all[emu_s].index;
+
+    fprintf(stderr, "block %u,%u,%u thread %u: %s\n", b->x, b->y, b->z, emu_now, what);
     abort();
 }
 
-static uint32_t
-rolled(void)
+uint32_t
+emu_rolled(void)
 {
     dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
     return (uint32_t)(dice >> 32);
 }
 
 void
-emulated_yield(void)
+emu_progress(void)
 {
-    if (_setjmp(fibers[now].at) == 0) { // without a system call each time
+    progress++;
+}
+
+void
+emu_yield(void)
+{
+    if (_setjmp(emu_self()->at) == 0) { // without a system call each time
         _longjmp(schedule, 1);
     }
 }
 
 void
-emulated_warp(void)
+emu_dawdle(void)
 {
-    warp *w = &warps[now / 32];
+    for (uint32_t turns = emu_rolled() % 8 == 0 ? emu_rolled() % 3000 : 0; turns > 0; turns--) {
+        emu_yield();
+    }
+}
+
+// ---- meetings ----
+
+void
+emu_warp(void)
+{
+    emu_warp_state *w = &emu_all[emu_s].warps[emu_now / 32];
     uint32_t times = w->times;
 
     progress++;
@@ -67,209 +72,80 @@ emulated_warp(void)
         return;
     }
     while (w->times == times) {
-        emulated_yield();
+        emu_yield();
     }
 }
 
 uint32_t *
-emulated_words(uint32_t lane)
+emu_words(uint32_t lane)
 {
-    warp *w = &warps[now / 32];
+    emu_warp_state *w = &emu_all[emu_s].warps[emu_now / 32];
 
     return w->words[w->times & 1][lane];
 }
 
 uint32_t
-emulated_shuffle(uint32_t v, uint32_t from)
+emu_shuffle(uint32_t v, uint32_t from)
 {
-    uint32_t *there = emulated_words(from % 32);
+    uint32_t *there = emu_words(from % 32);
 
-    *emulated_words(now % 32) = v;
-    emulated_warp();
+    *emu_words(emu_now % 32) = v;
+    emu_warp();
     return *there;
 }
 
-void
-emulated_arrive(uint32_t id, uint32_t threads)
+static void
+arrive(emu_meeting *m, uint32_t wanted)
 {
-    meeting *m = &meetings[id];
-
     progress++;
-    if (++m->arrived == threads) {
+    if (++m->arrived == wanted) {
         m->arrived = 0, m->times++;
     }
 }
 
 void
-emulated_barrier(uint32_t id, uint32_t threads)
+emu_barrier(uint32_t id, uint32_t threads, bool wait)
 {
-    meeting *m = &meetings[id];
+    emu_meeting *m = &emu_all[emu_s].meetings[id];
     uint32_t times = m->times;
 
-    emulated_arrive(id, threads);
-    while (m->times == times) {
-        emulated_yield();
-    }
-}
-
-static int
-byte_of(uint32_t word, uint32_t i, bool is_unsigned)
-{
-    return is_unsigned ? (int)(word >> 8 * i & 0xff) : (int8_t)(word >> 8 * i);
-}
-
-void
-emulated_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4], bool a_unsigned,
-             bool b_unsigned)
-{
-    uint32_t lane = now % 32, *mine = emulated_words(lane), *all = emulated_words(0);
-    int32_t r[4];
-
-    memcpy(mine, a, 16), mine[4] = b0, mine[5] = b1;
-    emulated_warp();
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-
-        r[i] = c[i];
-        for (uint32_t k = 0; k < 32; k++) {
-            uint32_t x = all[(row % 8 * 4 + k % 16 / 4) * 16 + row / 8 + k / 16 * 2];
-            uint32_t y = all[(col * 4 + k % 16 / 4) * 16 + 4 + k / 16];
-
-            r[i] += byte_of(x, k % 4, a_unsigned) * byte_of(y, k % 4, b_unsigned);
-        }
-    }
-    memcpy(d, r, 16);
-}
-
-static void
-check(const void *to, uint32_t bytes)
-{
-    if ((const uint8_t *)to < few_memory || (const uint8_t *)to + bytes > few_memory + shared_bytes ||
-        (uintptr_t)to % (bytes < 16 ? bytes : 16) != 0) {
-        fail("a copy beyond shared memory, or to an odd place");
+    arrive(m, threads);
+    while (wait && m->times == times) {
+        emu_yield();
     }
 }
 
 void
-emulated_copy(void *to, const void *from, uint32_t bytes)
+emu_cluster_arrive(void)
 {
-    check(to, bytes);
-    if ((uintptr_t)from % bytes != 0) {
-        fail("a copy from an odd place");
-    }
-    if (emulated_eager) {
-        memcpy(to, from, bytes);
-    } else {
-        fibers[now].open.push_back({to, from, bytes});
-    }
+    emu_meeting *m = &emu_all[emu_all[emu_s].first].cluster;
+
+    emu_self()->cluster_seen = m->times;
+    arrive(m, emu_threads * emu_cluster_size);
 }
 
 void
-emulated_commit(void)
+emu_cluster_wait(void)
 {
-    fibers[now].groups.push_back(std::move(fibers[now].open));
-    fibers[now].open.clear();
-}
-
-void
-emulated_wait(uint32_t left)
-{
-    auto &g = fibers[now].groups;
-
-    while (g.size() > left) {
-        for (const copy &c : g.front()) {
-            memcpy(c.to, c.from, c.bytes);
-        }
-        g.erase(g.begin());
+    while (emu_all[emu_all[emu_s].first].cluster.times == emu_self()->cluster_seen) {
+        emu_yield();
     }
 }
 
-static void
-turn(phases *p)
-{
-    if (p->arrived == p->count && p->bytes == 0) {
-        p->arrived = 0, p->times++;
-        progress++;
-    }
-}
-
-void
-emulated_barrier_init(uint32_t barrier, uint32_t arrivals)
-{
-    if (barrier % 8 != 0) {
-        fail("a barrier at an odd place");
-    }
-    barriers[barrier] = {arrivals, 0, 0, 0};
-}
-
-static phases *
-phases_of(uint32_t barrier)
-{
-    auto p = barriers.find(barrier);
-
-    if (p == barriers.end()) {
-        fail("a barrier that nobody made");
-    }
-    return &p->second;
-}
-
-void
-emulated_barrier_arrive(uint32_t barrier, uint32_t count, uint32_t bytes)
-{
-    phases *p = phases_of(barrier);
-
-    progress++;
-    p->bytes += bytes;
-    p->arrived += count;
-    if (p->arrived > p->count) {
-        fail("too many arrivals");
-    }
-    turn(p);
-}
-
-bool
-emulated_barrier_over(uint32_t barrier, uint32_t parity)
-{
-    return (phases_of(barrier)->times & 1) != parity;
-}
-
-static void
-deliver(const bulk &b)
-{
-    phases *p = phases_of(b.barrier);
-
-    memcpy(few_memory + b.to, b.from, b.bytes);
-    p->bytes -= b.bytes;
-    turn(p);
-}
-
-void
-emulated_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    check(few_memory + to, bytes);
-    if ((uintptr_t)from % 16 != 0 || to % 16 != 0 || bytes % 16 != 0) {
-        fail("a bulk copy at an odd place");
-    }
-    progress++;
-    if (emulated_eager) {
-        deliver({to, from, bytes, barrier});
-    } else {
-        bulks.push_back({to, from, bytes, barrier});
-    }
-}
+// ---- turns ----
 
 static void
 begin(void)
 {
     (*body)();
-    fibers[now].done = true;
+    emu_self()->done = true;
     progress++;
     _longjmp(schedule, 1);
 }
 
 // A fiber's turn, until it waits.
 static void
-resume(fiber *f)
+resume(emu_fiber *f)
 {
     if (_setjmp(schedule) != 0) {
         return;
@@ -281,63 +157,119 @@ resume(fiber *f)
     swapcontext(&scheduler, &f->context);
 }
 
-void
-emulated_run(uint32_t block, uint32_t threads, size_t shared, const std::function<void()> &kernel)
+static void
+start_fiber(emu_slot *s, uint32_t i)
 {
-    uint32_t left = threads;
-    uint64_t idle = 0, before;
+    emu_fiber *f = &s->fibers[i];
 
-    if (shared > EMULATED_SHARED) {
-        fail("too much shared memory");
+    f->begun = f->done = false;
+    f->copies.clear(), f->copy_groups.clear(), f->stores.clear(), f->products.clear(), f->product_groups.clear();
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = s->stacks + (size_t)i * STACK, f->context.uc_stack.ss_size = STACK;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, begin, 0);
+}
+
+static void
+start_block(uint32_t slot, uint64_t block, uint32_t rank)
+{
+    emu_slot *s = &emu_all[slot];
+
+    if (s->memory == NULL) {
+        s->memory = (uint8_t *)aligned_alloc(1024, EMU_SHARED + GUARD);
+        s->stacks = (char *)malloc((size_t)STACK * EMU_THREADS);
+        s->fibers = new emu_fiber[EMU_THREADS];
+        s->barriers = (emu_phases *)calloc(EMU_SHARED / 8, sizeof *s->barriers);
     }
-    stacks = stacks != NULL ? stacks : (char *)malloc((size_t)STACK * THREADS_MAX);
-    memset(few_memory, 0xff, sizeof few_memory); // NaN, −1
-    memset(warps, 0, sizeof warps), memset(meetings, 0, sizeof meetings);
-    barriers.clear();
-    body = &kernel, shared_bytes = (uint32_t)shared;
-    emulated_block = {block, 0, 0}, emulated_block_dim = dim3(threads);
-    for (uint32_t i = 0; i < threads; i++) {
-        fiber *f = &fibers[i];
+    s->used = true, s->rank = rank, s->first = slot - rank, s->left = emu_threads, s->number = ++blocks_so_far;
+    s->index.x = (uint32_t)(block % emu_grid_dim.x);
+    s->index.y = (uint32_t)(block / emu_grid_dim.x % emu_grid_dim.y);
+    s->index.z = (uint32_t)(block / emu_grid_dim.x / emu_grid_dim.y);
+    memset(s->memory, 0xff, emu_shared_bytes + GUARD); // NaN, −1
+    memset(s->warps, 0, sizeof s->warps), memset(s->meetings, 0, sizeof s->meetings);
+    memset(&s->cluster, 0, sizeof s->cluster);
+    for (uint32_t i = 0; i < emu_threads; i++) {
+        start_fiber(s, i);
+    }
+}
 
-        f->begun = f->done = false, f->open.clear(), f->groups.clear();
-        getcontext(&f->context);
-        f->context.uc_stack.ss_sp = stacks + (size_t)i * STACK, f->context.uc_stack.ss_size = STACK;
-        f->context.uc_link = NULL;
-        makecontext(&f->context, begin, 0);
+// A turn for each thread of a block. True when the block has ended.
+static bool
+run_block(emu_slot *s)
+{
+    uint32_t first = emu_rolled() % (emu_threads / 32) * 32;
+
+    emu_block = s->index, emu_shared = s->memory;
+    for (uint32_t n = 0; n < emu_threads; n++) {
+        emu_now = (first + n) % emu_threads;
+        if (emu_self()->done) {
+            continue;
+        }
+        emu_thread = {emu_now, 0, 0};
+        resume(emu_self());
+        s->left -= emu_self()->done;
+        if (emu_self()->done && emu_is_waited_for(emu_self())) {
+            emu_fail("copies, stores or products that nobody waited for");
+        }
+    }
+    for (uint32_t i = 0; s->left == 0 && i < GUARD; i++) {
+        if (s->memory[emu_shared_bytes + i] != 0xff) {
+            emu_fail("a write beyond shared memory");
+        }
+    }
+    return s->left == 0;
+}
+
+// As many clusters as there is room for.
+static void
+fill_slots(uint32_t room, uint64_t blocks, uint64_t *next)
+{
+    for (uint32_t s = 0; s < room && *next < blocks; s += emu_cluster_size) {
+        bool free = true;
+
+        for (uint32_t r = 0; r < emu_cluster_size; r++) {
+            free = free && (!emu_all[s + r].used || emu_all[s + r].left == 0);
+        }
+        for (uint32_t r = 0; free && r < emu_cluster_size; r++) {
+            start_block(s + r, (*next)++, r);
+        }
+    }
+}
+
+void
+emu_run(dim3 grid, dim3 block, size_t shared, uint32_t cluster, const std::function<void()> &kernel)
+{
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, next = 0, left = blocks, before;
+    uint32_t room = shared == 0 ? 1 : max(emu_slots, cluster) / cluster * cluster, idle = 0, first;
+
+    emu_grid_dim = grid, emu_block_dim = block, emu_threads = block.x, emu_cluster_size = cluster, body = &kernel;
+    emu_shared_bytes = (uint32_t)shared;
+    if (shared > EMU_SHARED || block.x > EMU_THREADS || block.x % 32 != 0 || block.y * block.z != 1 ||
+        grid.x % cluster != 0 || room > EMU_SLOTS) {
+        emu_fail("a launch that is not for this emulator");
+    }
+    for (emu_slot &s : emu_all) {
+        s.used = false;
     }
     while (left > 0) {
-        uint32_t first = rolled() % (threads / 32) * 32;
-
-        before = progress;
-        for (uint32_t n = 0; n < threads; n++) {
-            now = (first + n) % threads;
-            if (!fibers[now].done) {
-                emulated_thread = {now, 0, 0};
-                resume(&fibers[now]);
-                left -= fibers[now].done;
+        fill_slots(room, blocks, &next);
+        before = progress, first = emu_rolled();
+        for (uint32_t i = 0; i < room; i++) {
+            emu_s = (first + i) % room;
+            if (emu_all[emu_s].used && emu_all[emu_s].left != 0) {
+                left -= run_block(&emu_all[emu_s]);
             }
         }
-        while (!bulks.empty() && (progress == before || rolled() % 4 == 0)) {
-            size_t i = rolled() % bulks.size();
-            bulk b = bulks[i];
-
-            bulks.erase(bulks.begin() + (long)i);
-            deliver(b);
+        while (emu_in_flight() && (progress == before || emu_rolled() % 4 == 0)) {
+            emu_deliver_one();
             progress++;
         }
         idle = progress == before ? idle + 1 : 0;
-        if (idle > 100) {
-            fail("nobody gets on");
+        if (idle > IDLE_MOST) {
+            emu_fail("nobody gets on");
         }
     }
-    if (!bulks.empty()) {
-        fail("bulk copies after the end");
-    }
-    for (uint32_t i = 0; i < threads; i++) {
-        for (const auto &g : fibers[i].groups) {
-            if (!g.empty()) {
-                now = i, fail("copies that nobody waited for");
-            }
-        }
+    if (emu_in_flight()) {
+        emu_fail("copies after the end");
     }
 }

@@ -1,9 +1,8 @@
-// Kernels of CUDA run by a CPU: the same text, a fiber for each thread of a block, one block after the other.
+// Kernels of CUDA run by a CPU: the same text, a fiber for each thread, some blocks of threads at once (emu_slots, in the order of their
+// numbers, a cluster's together). README.md says what that shows and what it cannot.
 //
-// What it shows: which numbers come out, deadlocks of barriers, writes beyond shared memory, copies that nobody waited for (they are made as
-// late as they may be, or at once, by `emulated_eager`). What it does not: memory models, registers, time.
-// tests/gpu/emulated/run.sh writes copies of kernels/cuda in which __shared__ is static, and puts this before them in place of ptx.cuh,
-// ptx_hopper.cuh and launch.cuh.
+// run.sh writes copies of kernels/cuda in which shared memory is reached through emu_shared, puts this before each, and ptx.h in place of
+// ptx*.cuh. Here: what CUDA's language brings.
 #pragma once
 
 #include <cmath>
@@ -18,113 +17,221 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#include <cuda.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 using std::max;
 using std::min;
 
-#define EMULATED_SHARED (232448u)
-extern uint8_t few_memory[];
-extern uint3 emulated_thread, emulated_block;
-extern dim3 emulated_block_dim;
-extern bool emulated_eager;
-#define threadIdx emulated_thread
-#define blockIdx emulated_block
-#define blockDim emulated_block_dim
+#define EMU_SHARED 232448u // bytes of a block
+#define EMU_SLOTS 16u
+#define EMU_THREADS 1024u
 
-// Runs one block; `threads` a multiple of 32, `shared` bytes of shared memory.
-void emulated_run(uint32_t block, uint32_t threads, size_t shared, const std::function<void()> &kernel);
+extern uint3 emu_thread, emu_block;
+extern dim3 emu_block_dim, emu_grid_dim; // run.sh writes blockDim and gridDim so: launchers have members of these names
+extern uint8_t *emu_shared;              // of the block that runs
+extern bool emu_eager;                   // copies and products at once, not as late as they may be
+extern uint32_t emu_slots;               // blocks at once; kernels with static shared memory: 1
+extern int emu_clusters[17];             // how many clusters of so many blocks find room, as launchers are told
+#define threadIdx emu_thread
+#define blockIdx emu_block
+
+// Runs a kernel; block.x a multiple of 32.
+void emu_run(dim3 grid, dim3 block, size_t shared, uint32_t cluster, const std::function<void()> &kernel);
+
+void emu_fail(const char *what); // says where, and ends the program
+void emu_yield(void);            // others' turn
+void emu_progress(void);         // something has changed: nobody is stuck
+void emu_dawdle(void);           // now and then for a while, as where another block holds the multiprocessor
 
 // ---- what threads do together ----
 
-void emulated_warp(void); // all 32 are here
-void emulated_barrier(uint32_t id, uint32_t threads);
-void emulated_arrive(uint32_t id, uint32_t threads);
-uint32_t *emulated_words(uint32_t lane); // 16 words of a lane, until the next but one time they meet
-uint32_t emulated_shuffle(uint32_t v, uint32_t from);
-void emulated_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4], bool a_unsigned,
-                  bool b_unsigned);
+void emu_warp(void);                                        // all 32 are here
+void emu_barrier(uint32_t id, uint32_t threads, bool wait); // bar.sync, bar.arrive
+uint32_t *emu_words(uint32_t lane);                         // 16 words of a lane, until the next but one time they meet
+uint32_t emu_shuffle(uint32_t v, uint32_t from);
 
 static inline void
 __syncthreads(void)
 {
-    emulated_barrier(0, emulated_block_dim.x);
+    emu_barrier(0, emu_block_dim.x, true);
 }
+
 static inline void
-__syncwarp(void)
+__syncwarp(uint32_t = 0)
 {
-    emulated_warp();
+    emu_warp();
 }
+
+template <typename T>
+static inline T
+emu_shuffled(T v, uint32_t from)
+{
+    uint32_t u = 0;
+
+    static_assert(sizeof v <= 4, "");
+    memcpy(&u, &v, sizeof v);
+    u = emu_shuffle(u, from);
+    memcpy((void *)&v, &u, sizeof v);
+    return v;
+}
+
+template <typename T>
+static inline T
+__shfl_sync(uint32_t, T v, int from, int width = 32)
+{
+    return emu_shuffled(v, emu_thread.x % 32 / width * width + (uint32_t)from % width);
+}
+
+template <typename T>
+static inline T
+__shfl_xor_sync(uint32_t, T v, int x)
+{
+    return emu_shuffled(v, emu_thread.x % 32 ^ (uint32_t)x);
+}
+
+template <typename T>
+static inline T
+__shfl_up_sync(uint32_t, T v, uint32_t d)
+{
+    uint32_t lane = emu_thread.x % 32;
+
+    return emu_shuffled(v, lane >= d ? lane - d : lane);
+}
+
+template <typename T>
+static inline T
+__shfl_down_sync(uint32_t, T v, uint32_t d)
+{
+    uint32_t lane = emu_thread.x % 32;
+
+    return emu_shuffled(v, lane + d < 32 ? lane + d : lane);
+}
+
+static inline uint32_t
+__reduce_max_sync(uint32_t, uint32_t v)
+{
+    for (uint32_t i = 16; i >= 1; i /= 2) {
+        v = max(v, emu_shuffled(v, emu_thread.x % 32 ^ i));
+    }
+    return v;
+}
+
+static inline uint32_t
+__reduce_add_sync(uint32_t, uint32_t v)
+{
+    for (uint32_t i = 16; i >= 1; i /= 2) {
+        v += emu_shuffled(v, emu_thread.x % 32 ^ i);
+    }
+    return v;
+}
+
+static inline uint32_t
+__ballot_sync(uint32_t, bool yes)
+{
+    return __reduce_add_sync(0, yes ? 1u << emu_thread.x % 32 : 0);
+}
+
+static inline bool
+__any_sync(uint32_t, bool yes)
+{
+    return __ballot_sync(0, yes) != 0;
+}
+
+// ---- memory ----
+
+static inline void
+__threadfence(void)
+{
+}
+
 static inline void
 __threadfence_block(void)
 {
 }
+
+static inline void
+__nanosleep(unsigned)
+{
+    emu_yield();
+}
+
+static inline void
+__trap(void)
+{
+    emu_fail("a trap");
+}
+
 static inline uint32_t
 atomicAdd(uint32_t *at, uint32_t v)
 {
-    uint32_t old = *at;
+    uint32_t before = *at;
+
     *at += v;
-    return old;
+    emu_progress();
+    emu_dawdle(); // others get on before this one knows
+    return before;
 }
+
 static inline uint32_t
-__shfl_sync(uint32_t, uint32_t v, int from)
+atomicInc(uint32_t *at, uint32_t last)
 {
-    return emulated_shuffle(v, (uint32_t)from);
+    uint32_t before = *at;
+
+    *at = before >= last ? 0 : before + 1;
+    emu_progress();
+    emu_dawdle();
+    return before;
 }
-static inline float
-__shfl_sync(uint32_t, float v, int from)
-{
-    uint32_t u;
-    memcpy(&u, &v, 4);
-    u = emulated_shuffle(u, (uint32_t)from);
-    memcpy(&v, &u, 4);
-    return v;
-}
-static inline float
-__shfl_xor_sync(uint32_t m, float v, int x)
-{
-    return __shfl_sync(m, v, (int)(emulated_thread.x % 32) ^ x);
-}
+
 static inline uint32_t
-__shfl_xor_sync(uint32_t m, uint32_t v, int x)
+atomicExch(uint32_t *at, uint32_t v)
 {
-    return __shfl_sync(m, v, (int)(emulated_thread.x % 32) ^ x);
+    uint32_t before = *at;
+
+    *at = v;
+    emu_progress();
+    return before;
 }
-static inline uint32_t
-__reduce_max_sync(uint32_t, uint32_t v)
+
+template <typename T>
+static inline T
+__ldcg(const T *from)
 {
-    for (int i = 16; i >= 1; i /= 2) {
-        v = max(v, emulated_shuffle(v, emulated_thread.x % 32 ^ (uint32_t)i));
-    }
-    return v;
+    return *from;
 }
-static inline uint32_t
-__float_as_uint(float v)
+
+// ---- numbers ----
+
+template <typename To, typename From>
+static inline To
+emu_as(From v)
 {
-    uint32_t u;
-    memcpy(&u, &v, 4);
+    To u;
+
+    static_assert(sizeof u == sizeof v, "");
+    memcpy(&u, &v, sizeof u);
     return u;
 }
-static inline float
-__uint_as_float(uint32_t v)
+#define __int_as_float(v) emu_as<float>((int32_t)(v))
+#define __float_as_int(v) emu_as<int32_t>((float)(v))
+#define __uint_as_float(v) emu_as<float>((uint32_t)(v))
+#define __float_as_uint(v) emu_as<uint32_t>((float)(v))
+
+static inline int
+__ffs(int v)
 {
-    float u;
-    memcpy(&u, &v, 4);
-    return u;
+    return __builtin_ffs(v);
 }
-static inline float
-__int_as_float(int32_t v)
+
+static inline int
+__popc(uint32_t v)
 {
-    float u;
-    memcpy(&u, &v, 4);
-    return u;
+    return __builtin_popcount(v);
 }
-static inline float4
-__ldcg(const float4 *p)
-{
-    return *p;
-}
+
 static inline int
 __dp4a(int a, int b, int c)
 {
@@ -133,133 +240,23 @@ __dp4a(int a, int b, int c)
     }
     return c;
 }
+
 static inline uint32_t
 __byte_perm(uint32_t a, uint32_t b, uint32_t s)
 {
     uint64_t both = (uint64_t)b << 32 | a;
     uint32_t r = 0;
+
     for (int i = 0; i < 4; i++) {
         r |= (uint32_t)(both >> (s >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     }
     return r;
 }
 
-// ---- ptx.cuh, ptx_hopper.cuh ----
+// ---- what launchers ask ----
 
-void emulated_copy(void *to, const void *from, uint32_t bytes); // cp.async
-void emulated_commit(void);
-void emulated_wait(uint32_t left);
-void emulated_barrier_init(uint32_t barrier, uint32_t arrivals);
-void emulated_barrier_arrive(uint32_t barrier, uint32_t count, uint32_t bytes);
-bool emulated_barrier_over(uint32_t barrier, uint32_t parity);
-void emulated_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
-void emulated_yield(void);
-
-static inline void
-bt_copy16(void *to, const void *from, bool there)
-{
-    static const uint8_t zeros[16] = {0};
-    emulated_copy(to, there ? from : zeros, 16);
-}
-static inline void
-bt_copy4(void *to, const void *from)
-{
-    emulated_copy(to, from, 4);
-}
-static inline void
-bt_copy_commit(void)
-{
-    emulated_commit();
-}
-template <int N>
-static inline void
-bt_copy_wait(void)
-{
-    emulated_wait(N);
-}
-static inline void
-bt_bar_sync(uint32_t id, uint32_t threads)
-{
-    emulated_barrier(id, threads);
-}
-static inline void
-bt_bar_arrive(uint32_t id, uint32_t threads)
-{
-    emulated_arrive(id, threads);
-}
-static inline void
-bt_prefetch(const void *)
-{
-}
-static inline void
-bt_touch(const void *)
-{
-}
-static inline void
-bt_mma_s8_from(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4])
-{
-    emulated_mma(d, a, b0, b1, c, false, false);
-}
-static inline void
-bt_mma_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    emulated_mma(c, a, b0, b1, c, false, false);
-}
-static inline void
-bt_mma_u8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    emulated_mma(c, a, b0, b1, c, true, false);
-}
-static inline uint32_t
-bt_shared_at(const void *p)
-{
-    return (uint32_t)((const uint8_t *)p - few_memory);
-}
-static inline void
-bt_barrier_init(uint32_t b, uint32_t n)
-{
-    emulated_barrier_init(b, n);
-}
-static inline void
-bt_barrier_init_done(void)
-{
-}
-static inline void
-bt_barrier_arrive(uint32_t b)
-{
-    emulated_barrier_arrive(b, 1, 0);
-}
-static inline void
-bt_barrier_arrive_for(uint32_t b, uint32_t count)
-{
-    emulated_barrier_arrive(b, count, 0);
-}
-static inline void
-bt_barrier_expect(uint32_t b, uint32_t bytes)
-{
-    emulated_barrier_arrive(b, 1, bytes);
-}
-static inline void
-bt_barrier_wait(uint32_t b, uint32_t parity)
-{
-    while (!emulated_barrier_over(b, parity)) {
-        emulated_yield();
-    }
-}
-static inline void
-bt_shared_wait(uint32_t at, uint32_t value)
-{
-    while (*(volatile uint32_t *)(few_memory + at) != value) {
-        emulated_yield();
-    }
-}
-static inline void
-bt_shared_tell(uint32_t at, uint32_t value)
-{
-    *(uint32_t *)(few_memory + at) = value;
-}
-static inline void
-bt_bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
-{
-    emulated_bulk(to, from, bytes, b);
-}
+#define cudaGetLastError() cudaSuccess
+#define cudaFuncSetAttribute(kernel, what, value) ((void)(value), cudaSuccess)
+#define cudaOccupancyMaxActiveClusters(n, kernel, config) (*(n) = emu_clusters[(config)->gridDim.x], cudaSuccess)
+#define cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, kernel, threads, bytes)                                       \
+    (*(n) = (int)((threads) + (bytes) > 0), cudaSuccess)

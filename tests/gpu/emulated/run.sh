@@ -1,27 +1,73 @@
-#!/bin/bash
-# tests/gpu/emulated/run.sh BUILD: linear layers of few tokens by a CPU (emulated.h), in BUILD/emulated, with the libraries of a build with
-# -DBT_CUDA=ON. No GPU is needed.
-set -e
+#!/usr/bin/env bash
+# tests/gpu/emulated/run.sh BUILD [all] [DRIVER…]: kernels run by a CPU (README.md), built in BUILD/emulated with the libraries of a build
+# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, attention (default: all three).
+set -euo pipefail
 cd "$(dirname "$0")/../../.."
-build=$(realpath "$1")
+build=$(realpath "$1") here=tests/gpu/emulated how="" drivers="" failed=0
 at=$build/emulated
-mkdir -p "$at/kernels/cuda"
-for f in kernels/cuda/*.cuh kernels/cuda/linear_few*.cu; do
-    sed -E -e 's/extern __shared__ __align__\(([0-9]+)\)/extern/' -e 's/extern __shared__/extern/' -e 's/__shared__/static/' \
-        -e 's/__forceinline__/inline/' "$f" > "$at/$f.new"
-    cmp -s "$at/$f.new" "$at/$f" && rm "$at/$f.new" || mv "$at/$f.new" "$at/$f"
+shift
+for word in "$@"; do
+    if [ "$word" = all ]; then how=all; else drivers+=" $word"; fi
 done
-for f in ptx ptx_hopper; do
-    printf '#pragma once\n#include "emulated.h"\n' > "$at/kernels/cuda/$f.cuh"
+cuda=${CUDA:-$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")")}
+libraries=""
+for name in kernels/libbt_kernels common/quant/libbt_quant common/kv/libbt_kv common/tensor/libbt_tensor common/base/libbt_base; do
+    libraries+=" $build/$name.a"
 done
-cp tests/gpu/emulated/launch.cuh "$at/kernels/cuda/launch.cuh"
-sed -n '/^static linear_call$/,/^#define WARPS_MAX/p' kernels/cuda/linear.cu | grep -v '^#define' > "$at/call_of.h"
-flags="${FLAGS:-} -D_GNU_SOURCE -O1 -g -mfma -ffp-contract=off -Wno-attributes -I$at -I$build/generated -I. -Itests/gpu/emulated -I${CUDA:-/usr/local/cuda}/include"
-for f in "$at"/kernels/cuda/linear_few*.cu tests/gpu/emulated/emulated.cpp tests/gpu/emulated/few.cpp; do
-    g++ -std=c++17 -include tests/gpu/emulated/emulated.h $flags -x c++ -c "$f" -o "$at/$(basename "$f").o" &
+
+# Shared memory is reached through emu_shared, static variables are a block's, and ptx.h stands for ptx*.cuh.
+translate() {
+    local f
+    mkdir -p "$at/kernels/cuda"
+    for f in kernels/cuda/*.cuh kernels/cuda/*.cu; do
+        case $f in
+        */launch.cuh) cp $here/launch.cuh "$at/$f.new" ;;
+        */ptx*.cuh) printf '#pragma once\n#include "ptx.h"\n' >"$at/$f.new" ;;
+        *) sed -E -e 's/extern __shared__ (__align__\([0-9]+\) )?uint8_t ([a-z_]+)\[\];/uint8_t *\2 = emu_shared;/' -e 's/__shared__/static/' \
+            -e 's/__forceinline__/inline/' -e 's/__noinline__/__attribute__((noinline))/' \
+            -e 's/(^|[^.])(grid|block)Dim\./\1emu_\2_dim./g' "$f" >"$at/$f.new" ;;
+        esac
+        cmp -s "$at/$f.new" "$at/$f" && rm "$at/$f.new" || mv "$at/$f.new" "$at/$f"
+    done
+    sed -n '/^static linear_call$/,/^#define WARPS_MAX/p' kernels/cuda/linear.cu | grep -v '^#define' >"$at/call_of.h"
+    sed -n '/^static attention_call$/,/^}$/p' kernels/cuda/attention.cu >"$at/attention_call_of.h"
+}
+
+flags="-D_GNU_SOURCE -DBT_CUDA_WARPGROUPS -O1 -g -mfma -ffp-contract=off -w -Wno-psabi -I$at -I$here -I$build/generated -I. -I$cuda/include"
+
+# compile SOURCE OBJECT
+compile() {
+    case $1 in
+    *.c) ${LAUNCHER:-} ${CC:-gcc} -std=gnu17 $flags -c "$1" -o "$2" ;;
+    *) ${LAUNCHER:-} ${CXX:-g++} -std=c++17 -include $here/emulated.h $flags -x c++ -c "$1" -o "$2" ;;
+    esac
+}
+
+# driver NAME SOURCE…: from sources, what all share, and NAME.cpp.
+driver() {
+    local name=$1 source objects="" pids="" pid
+    shift
+    for source in "$@" $here/emulated.cpp $here/memory.cpp $here/products.cpp "$here/$name.cpp" kernels/cuda/layout.c; do
+        objects+=" $at/$name-$(basename "$source").o"
+        compile "$source" "$at/$name-$(basename "$source").o" &
+        pids+=" $!"
+        [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n || failed=1
+    done
+    for pid in $pids; do wait "$pid" || failed=1; done
+    [ $failed = 0 ] || { echo "$name: not compiled"; return 1; }
+    ${CXX:-g++} -o "$at/$name" $objects -Wl,--start-group $libraries -Wl,--end-group -lcheck -lsubunit -lpthread -lm -lrt -ldl -lxxhash
+    for eager in "" eager; do
+        "$at/$name" $how $eager || failed=1
+    done
+}
+
+translate
+for name in ${drivers:-few wide attention}; do
+    case $name in
+    few) driver few "$at"/kernels/cuda/linear_few*.cu tests/kernels/linear_case.c ;;
+    wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
+    attention) driver attention "$at"/kernels/cuda/attention_{single,stream,merge}.cu tests/kernels/attention_case.c ;;
+    *) echo "no such driver: $name"; exit 2 ;;
+    esac
 done
-gcc -std=gnu17 $flags -c tests/kernels/linear_case.c -o "$at/linear_case.o"
-gcc -std=gnu17 $flags -c kernels/cuda/layout.c -o "$at/layout.o"
-wait
-g++ ${FLAGS:-} -o "$at/few" "$at"/*.o "$build"/kernels/libbt_kernels.a "$build"/common/quant/libbt_quant.a \
-    "$build"/common/kv/libbt_kv.a "$build"/common/tensor/libbt_tensor.a "$build"/common/base/libbt_base.a -lcheck -lsubunit -lpthread -lm -lrt -ldl -lxxhash
+[ $failed = 0 ]

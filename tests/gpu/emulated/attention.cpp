@@ -1,0 +1,203 @@
+// Attention of sequences that bring one token each (attention_single.cu, attention_stream.cu, attention_merge.cu) by a CPU gives the bits
+// of kernels/cpu: an emulated device is the CPU's but for these steps.
+//
+//     attention [all] [eager]    with `all` more shapes
+#include "driver.h"
+#include "emulated.h"
+
+#include "kernels/cuda/attention.cuh"
+
+extern "C" {
+#include "kernels/device_impl.h"
+#include "tests/kernels/attention_case.h"
+}
+
+#include <vector>
+
+#include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
+
+typedef enum { SINGLE, STREAM, STREAM_APART } way; // a block a split; a warp a run of tiles; the same, merged by a kernel of its own
+
+static bt_cuda cuda;
+static const bt_ops *of_cpu;
+static way taken;
+static uint32_t calls, calls_by[3];
+
+// What a step brings (step.cu), and what the kernels leave.
+typedef struct {
+    std::vector<uint32_t> positions, tables, blocks, arrivals;
+    std::vector<float> partials;
+} step;
+
+static void
+lay_out(step *s, const bt_attention_args *a)
+{
+    uint32_t group = a->heads / a->kv_heads, longest = 0;
+
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        const bt_attention_span *span = &a->spans[i];
+        uint32_t count = span->position / a->layout->block_tokens + 1;
+
+        s->positions.push_back(span->position);
+        s->tables.push_back((uint32_t)s->blocks.size());
+        s->blocks.insert(s->blocks.end(), span->blocks, span->blocks + count);
+        longest = max(longest, span->position + 1);
+    }
+    for (cuda.splits = 1; cuda.splits * BT_ATTENTION_SPLIT < longest;) {
+        cuda.splits *= 2;
+    }
+    s->arrivals.assign(a->span_count * a->kv_heads, 0);
+    s->partials.assign((size_t)a->span_count * a->kv_heads * cuda.splits * group * (BT_PARTIAL_HEAD + a->head_dim), NAN);
+    cuda.tokens = a->span_count;
+    cuda.step.positions = s->positions.data(), cuda.step.tables = s->tables.data();
+    cuda.step.blocks = s->blocks.data(), cuda.partials = s->partials.data();
+}
+
+static bt_err
+attend_by(attention_call *c)
+{
+    size_t items = (size_t)c->single_count * c->a.kv_heads * cuda.splits;
+    bt_err err;
+
+    if (taken == SINGLE) {
+        return bt_cuda_attention_single(&cuda, c);
+    }
+    c->merge_apart = taken == STREAM_APART;
+    err = bt_cuda_attention_stream(&cuda, c, items);
+    return err == BT_OK && c->merge_apart ? bt_cuda_merge_apart(&cuda, c) : err;
+}
+
+static bt_err
+attend(bt_device *device, const bt_attention_args *a)
+{
+    attention_call c;
+    bool alone = true;
+    step s;
+    bt_err err;
+
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        alone = alone && a->spans[i].count == 1;
+    }
+    if (!alone) {
+        return of_cpu->attention(device, a);
+    }
+    lay_out(&s, a);
+    c = call_of(&cuda, a);
+    c.single_count = a->span_count, c.arrivals = s.arrivals.data(), c.partial_floats = s.partials.size();
+    c.block_shift = (uint32_t)__builtin_ctz(c.l.block_tokens);
+    if (taken == SINGLE && !bt_cuda_attention_is_single(&cuda, &c, (size_t)a->span_count * a->kv_heads * cuda.splits)) {
+        return of_cpu->attention(device, a);
+    }
+    err = attend_by(&c);
+    for (uint32_t left : s.arrivals) {
+        ck_assert_uint_eq(left, 0);
+    }
+    calls++, calls_by[taken]++;
+    return err;
+}
+
+extern "C" bt_err
+bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
+{
+    static bt_ops ops;
+    bt_device_options cpu = *options;
+    bt_err err;
+
+    cpu.kind = BT_DEVICE_CPU;
+    if ((err = bt_device_open(out, &cpu, why)) == BT_OK) {
+        bt_device_head *head = (bt_device_head *)(void *)*out;
+
+        of_cpu = head->ops;
+        ops = *of_cpu, ops.attention = attend;
+        head->ops = &ops;
+    }
+    return err;
+}
+
+extern "C" bt_err
+bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
+{
+    return BT_ERR_UNSUPPORTED;
+}
+
+bt_err
+bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
+{
+    ck_assert_msg(error == cudaSuccess, "%s", what);
+    return BT_OK;
+}
+
+// dims, heads, KV heads, tokens of a block, window, dims of RoPE; norm, shift; softcap, poison; lengths
+static const struct {
+    uint32_t dims, heads, kv_heads, block, window, rope;
+    bool norm, shift;
+    float softcap;
+    uint32_t poison, lengths[4];
+} cases[] = {
+    {128, 8, 2, 32, 0, 128, false, false, 0, 0, {700, 64, 65, 1024}},
+    {64, 9, 3, 32, 0, 64, false, false, 0, 0, {700, 2, 512, 513}},
+    {128, 7, 1, 16, 0, 64, true, true, 0, 0, {620, 33}},
+    {64, 5, 1, 64, 300, 0, true, false, 0, 0, {900, 33}},
+    {128, 4, 1, 32, 0, 128, false, false, 0, 90, {721, 130}},
+    // with `all`:
+    {64, 6, 2, 64, 0, 64, false, true, 20, 0, {600, 33}},
+    {128, 2, 1, 32, 520, 128, false, false, 0, 0, {1700, 600}},
+    {64, 16, 2, 32, 0, 64, false, false, 0, 90, {721, 130}},
+    {128, 4, 1, 32, 0, 128, false, false, 0, 0, {2500, 600, 4096}},
+    {128, 1, 1, 32, 0, 128, false, false, 0, 0, {1500}},
+    {64, 8, 8, 16, 40, 64, false, false, 0, 90, {1500, 20, 64}},
+    {128, 5, 1, 32, 0, 32, true, true, 0, 0, {512, 300}},
+};
+#define CASES (int)(sizeof cases / sizeof *cases)
+#define CASES_ALWAYS 5
+
+START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
+{
+    static const char *const names[] = {"single", "stream", "stream and merge"};
+    attention_case c = {};
+    attention_way at_once = {}, alone = {};
+    attention_world cpu, emulated;
+
+    c.heads = cases[_i].heads, c.kv_heads = cases[_i].kv_heads, c.head_dim = cases[_i].dims;
+    c.rope_dims = cases[_i].rope, c.window = cases[_i].window, c.block_tokens = cases[_i].block;
+    c.norm = cases[_i].norm, c.shift = cases[_i].shift, c.softcap = cases[_i].softcap, c.poison = cases[_i].poison;
+    c.format = BT_KV_INT8, c.seed = (uint64_t)_i + 1;
+    for (; c.sequences < 4 && cases[_i].lengths[c.sequences] != 0; c.sequences++) {
+        c.lengths[c.sequences] = cases[_i].lengths[c.sequences];
+    }
+    at_once.threads = alone.threads = 1, at_once.chunk = alone.chunk = 2000, at_once.shuffle = 1;
+    alone.alone = 2;
+    ck_assert(attention_run(&cpu, &c, &at_once));
+    for (int w = SINGLE; w <= STREAM_APART; w++) {
+        taken = (way)w;
+        alone.shuffle = 2 + (uint64_t)w;
+        ck_assert(attention_run_on(&emulated, &c, &alone, BT_DEVICE_CUDA));
+        attention_must_agree(&c, &cpu, &emulated, names[w]);
+        attention_free(&emulated);
+    }
+    attention_free(&cpu);
+}
+END_TEST
+
+START_TEST(every_kernel_was_called)
+{
+    ck_assert(calls_by[SINGLE] != 0 && calls_by[STREAM] != 0 && calls_by[STREAM_APART] != 0);
+    printf("%u calls%s, all equal\n", calls, emu_eager ? ", eager" : "");
+}
+END_TEST
+
+int
+main(int argc, char **argv)
+{
+    TCase *tests = tcase_create("all");
+    bool all = false;
+
+    for (int i = 1; i < argc; i++) {
+        all = all || strcmp(argv[i], "all") == 0;
+        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
+    }
+    cuda.sms = 132, cuda.single = cuda.streams = true;
+    tcase_add_loop_test(tests, tokens_one_at_a_time_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
+    tcase_add_test(tests, every_kernel_was_called);
+    return emu_main(tests);
+}

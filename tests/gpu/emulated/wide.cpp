@@ -1,0 +1,115 @@
+// Linear layers of 17 tokens and more (linear_wide.cu) by a CPU give the bits of kernels/cpu/ref.
+//
+//     wide [all] [eager]    with `all` every format, shape and width
+#include "linear.h"
+
+#include "kernels/cuda/linear_wide_call.cuh"
+#include "kernels/cuda/linear_wide_shape.cuh"
+
+#define MEETINGS 4096
+
+// Blocks at once; multiprocessors; of them, those that clusters find.
+static const struct {
+    uint32_t slots;
+    int sms, clustered;
+} ways[] = {
+    {6, 132, 99}, // clusters
+    {9, 132, 8},  // sums meet in global memory
+    {6, 2, 99},   // blocks of 256 rows for some
+};
+static uint32_t calls;
+static bool all;
+
+static void
+make_room(void)
+{
+    cuda.partial_floats = 16 << 20;
+    cuda.partials = emu_array<float>(cuda.partial_floats);
+    cuda.meetings = (uint32_t *)calloc(MEETINGS, 4);
+}
+
+static bool
+run(const bt_linear_args *args)
+{
+    linear_call c = call_of(&cuda, args);
+
+    if (!bt_cuda_wants_wide(&cuda, &c, &c.order)) {
+        return false;
+    }
+    emu_prologue(&cuda, args, c.order);
+    bt_cuda_linear_wide(&cuda, &c);
+    for (int i = 0; i < MEETINGS; i++) {
+        ck_assert_uint_eq(cuda.meetings[i], 0);
+    }
+    calls++;
+    return true;
+}
+
+static void
+cases(bt_format f, uint32_t tokens, uint32_t seed)
+{
+    linear_shape s[6];
+
+    memset(s, 0, sizeof s);
+    for (uint32_t i = 0; i < 6; i++) {
+        for (int p = 0; p < 3; p++) {
+            s[i].formats[p] = f;
+        }
+        s[i].part_count = 1, s[i].tokens = tokens, s[i].seed = seed * 10 + i, s[i].scale = 1.0f;
+        s[i].outliers = i != 3;
+    }
+    s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
+    s[0].norm = s[0].bias = true;
+    s[1].part_count = 2, s[1].rows[0] = s[1].rows[1] = 200, s[1].cols = 576, s[1].epilogue = BT_LINEAR_SILU_MUL;
+    s[1].norm = true;
+    s[2].rows[0] = 130, s[2].cols = 2240, s[2].epilogue = BT_LINEAR_ADD, s[2].scale = 0.5f, s[2].softcap = 30.0f;
+    s[3].rows[0] = 20, s[3].cols = 172;
+    s[4].rows[0] = 60, s[4].cols = 5184, s[4].epilogue = BT_LINEAR_ADD;
+    s[5].rows[0] = 300, s[5].cols = 4096, s[5].epilogue = BT_LINEAR_ADD;
+    for (uint32_t i = 0; i < (all ? 6 : 3); i++) {
+        ck_assert_msg(emu_agrees(&s[i], run), "not wanted: %s", linear_shape_name(&s[i]));
+    }
+}
+
+START_TEST(many_tokens_give_the_bits_of_ref)
+{
+    static const bt_format formats[] = {{BT_WEIGHT_INT, 4, false, 128, 128},
+                                        {BT_WEIGHT_INT, 4, true, 32, 32},
+                                        {BT_WEIGHT_INT, 8, false, 0, 0},
+                                        {BT_WEIGHT_INT, 8, false, 0, 128},
+                                        {BT_WEIGHT_INT, 4, false, 64, 64}};
+    static const uint32_t tokens[] = {17, 32, 33, 64, 70, 129};
+
+    emu_device(ways[_i].sms, 320, 5248, 4096);
+    cuda.wide = true;
+    emu_slots = ways[_i].slots;
+    for (int i = 1; i <= 8; i++) {
+        emu_clusters[i] = i == 1 ? 132 : ways[_i].clustered / i;
+    }
+    for (uint32_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+        for (uint32_t t = 0; t < 6; t++) {
+            bool sample = t == 0 && (f == 0 || (f == 3 && _i == 0));
+
+            if (all ? f == 0 || (t + f) % 3 == 0 : sample) {
+                cases(formats[f], tokens[t], f * 6 + t);
+            }
+        }
+    }
+    printf("%u blocks at once, %d multiprocessors%s: %u calls, all equal\n", emu_slots, cuda.sms,
+           emu_eager ? ", eager" : "", calls);
+}
+END_TEST
+
+int
+main(int argc, char **argv)
+{
+    TCase *tests = tcase_create("all");
+
+    for (int i = 1; i < argc; i++) {
+        all = all || strcmp(argv[i], "all") == 0;
+        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
+    }
+    make_room();
+    tcase_add_loop_test(tests, many_tokens_give_the_bits_of_ref, 0, (int)(sizeof ways / sizeof *ways));
+    return emu_main(tests);
+}

@@ -49,8 +49,7 @@ lay_out(step *s, const bt_attention_args *a)
     s->arrivals.assign(a->span_count * a->kv_heads, 0);
     s->partials.assign((size_t)a->span_count * a->kv_heads * cuda.splits * group * (BT_PARTIAL_HEAD + a->head_dim), NAN);
     cuda.tokens = a->span_count;
-    cuda.step.positions = s->positions.data(), cuda.step.tables = s->tables.data();
-    cuda.step.blocks = s->blocks.data(), cuda.partials = s->partials.data();
+    cuda.partials = s->partials.data();
 }
 
 static bt_err
@@ -83,6 +82,7 @@ attend(bt_device *device, const bt_attention_args *a)
     }
     lay_out(&s, a);
     c = call_of(&cuda, a);
+    c.positions = s.positions.data(), c.tables = s.tables.data(), c.blocks = s.blocks.data();
     c.single_count = a->span_count, c.arrivals = s.arrivals.data(), c.partial_floats = s.partials.size();
     c.block_shift = (uint32_t)__builtin_ctz(c.l.block_tokens);
     if (taken == SINGLE && !bt_cuda_attention_is_single(&cuda, &c, (size_t)a->span_count * a->kv_heads * cuda.splits)) {

@@ -1,5 +1,6 @@
 // How few_staged.cuh shares shared memory out.
 #include "kernels/cuda/few_staged.cuh"
+#include "kernels/cuda/linear_wide_call.cuh"
 
 #define WORKERS 12u
 #define HELPERS 4u
@@ -69,6 +70,16 @@ find_room(few_call *f, uint32_t tiles, uint32_t ring_bytes)
     return false;
 }
 
+// More than eight tokens, and a block has two tiles at most or asks for all codes anew for each chunk: warpgroups are faster (README.md).
+static bool
+yields(const bt_cuda *cuda, const few_call *f, uint32_t tiles)
+{
+    bt_cuda_a8_order order;
+
+    return f->c.tokens > 8 && (tiles <= 2 || (!f->ring.stay && f->chunk < tiles)) &&
+           bt_cuda_wants_wide(cuda, &f->c, &order);
+}
+
 template <int BITS, int BLOCK, int NT>
 static bt_err
 launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
@@ -79,7 +90,7 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 
     f->each = units / grid, f->more = units % grid;
     bt_few_outliers(f, tiles);
-    if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes)) {
+    if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes) || yields(cuda, f, tiles)) {
         return BT_OK;
     }
     *taken = true;

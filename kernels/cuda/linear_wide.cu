@@ -77,9 +77,11 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
 {
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = dot_columns(m);
+    bool few = m->nibbles && !m->asymmetric; // of these it takes what linear_few leaves
 
-    if (!cuda->wide || c->tokens < BT_CUDA_WIDE_TOKENS || m->kind != BT_WEIGHT_INT || !bt_cuda_has_boxes() ||
-        (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT || !are_alike(c)) {
+    if (!cuda->wide || c->tokens < (few ? BT_CUDA_WIDE_TOKENS_4 : BT_CUDA_WIDE_TOKENS) || m->kind != BT_WEIGHT_INT ||
+        !bt_cuda_has_boxes() || (block != BT_BLOCK_ROW && block < 32) || c->padded > WIDE_RUN * WIDE_RANKS * SEGMENT ||
+        !are_alike(c)) {
         return false;
     }
     *order = m->nibbles ? BT_A8_ROWS_PAIRED : BT_A8_ROWS;

@@ -4,6 +4,7 @@
 #include "kernels/cuda/linear_call.cuh"
 
 #define BT_CUDA_WIDE_TOKENS 17u
+#define BT_CUDA_WIDE_TOKENS_4 9u // of symmetric codes of four bits
 
 // Takes it this call? `order` is the one in which it wants the activations then.
 bool bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *order);

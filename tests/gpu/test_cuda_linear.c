@@ -350,7 +350,7 @@ START_TEST(few_tokens_of_long_rows_give_the_bits_of_ref)
         linear_shape shapes[] = {
             {.part_count = 1, .formats = {f}, .rows = {4300}, .cols = 6208, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
             {.part_count = 2, .formats = {f, f}, .rows = {2200, 2200}, .cols = 5120, .norm = true},
-            {.part_count = 1, .formats = {f}, .rows = {2200}, .cols = 14336, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+            {.part_count = 1, .formats = {f}, .rows = {4300}, .cols = 14336, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
             {.part_count = 1, .formats = {f}, .rows = {40}, .cols = 28672},
         };
 

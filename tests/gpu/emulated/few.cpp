@@ -4,6 +4,7 @@
 #include "linear.h"
 
 #include "kernels/cuda/few_items.cuh"
+#include "kernels/cuda/linear_wide_call.cuh"
 
 static uint32_t calls, taken_calls;
 static bool all;
@@ -13,6 +14,12 @@ bt_cuda_prologue(bt_cuda *c, const bt_linear_args *a, bt_cuda_a8_order order)
 {
     emu_prologue(c, a, order);
     return BT_OK;
+}
+
+bool
+bt_cuda_wants_wide(const bt_cuda *, const linear_call *, bt_cuda_a8_order *)
+{
+    return false;
 }
 
 static bool

@@ -136,6 +136,8 @@ bench_attentions(void)
     bench_attention(llama8, 16, 2048, 1, false);
     bench_attention(llama8, 8, 16384, 1, false);
     bench_attention(llama8, 32, 2048, 1, false);
+    bench_attention(llama8, 32, 2080, 1, false);
+    bench_attention(llama8, 64, 2080, 1, false);
     bench_attention(llama8, 128, 2048, 1, false);
     bench_attention(llama8, 128, 4096, 1, true);
     bench_attention(llama70, 1, 2048, 1, false);

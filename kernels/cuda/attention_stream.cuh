@@ -147,7 +147,15 @@ stream_step(const attention_call &c, stream_cursor &at)
 // What a lane knows of a row: 32 of them at a time.
 typedef struct {
     uint32_t row, end, table, items; // items: its splits, of all KV heads
+    uint32_t joined; // the same, where a last split that is not whole counts as one with the split before
 } stream_row_ahead;
+
+// Has a row of so many splits a head a last one that joins the split before?
+static __device__ __forceinline__ bool
+stream_joins(uint32_t end, uint32_t splits)
+{
+    return splits > 1 && end % BT_ATTENTION_SPLIT != 0;
+}
 
 static __device__ __forceinline__ stream_row_ahead
 stream_load_row(const attention_call &c, uint32_t index)
@@ -157,39 +165,55 @@ stream_load_row(const attention_call &c, uint32_t index)
     if (index < c.single_count) {
         r.row = decode_row(c, index);
         r.end = c.positions[r.row] + 1, r.table = c.tables[r.row];
-        r.items = (((r.end - 1) / BT_ATTENTION_SPLIT) - first_seen(c, r.end) / BT_ATTENTION_SPLIT + 1) * c.a.kv_heads;
+        uint32_t splits = (r.end - 1) / BT_ATTENTION_SPLIT - first_seen(c, r.end) / BT_ATTENTION_SPLIT + 1;
+
+        r.items = splits * c.a.kv_heads;
+        r.joined = stream_joins(r.end, splits) ? r.items - c.a.kv_heads : r.items;
     }
     return r;
 }
 
+// Of all rows. r: lanes' rows of the first 32.
 static __device__ __forceinline__ uint32_t
-stream_count_items(const attention_call &c, uint32_t of_first)
+stream_count(const attention_call &c, const stream_row_ahead &r, uint32_t *joined)
 {
-    uint32_t sum = of_first;
+    uint32_t items = r.items, fewer = r.joined;
 
     for (uint32_t i = 32 + threadIdx.x % 32; i < c.single_count; i += 32) {
-        sum += stream_load_row(c, i).items;
+        stream_row_ahead other = stream_load_row(c, i);
+
+        items += other.items, fewer += other.joined;
     }
-    return __reduce_add_sync(0xffffffffu, sum);
+    *joined = __reduce_add_sync(0xffffffffu, fewer);
+    return __reduce_add_sync(0xffffffffu, items);
 }
 
-// To the row that item `item` of all is of; returns what is left of it within the row. r: lanes' rows of the first 32.
+// The sum over the lanes up to this one.
 static __device__ __forceinline__ uint32_t
-stream_enter_row(const attention_call &c, stream_row_ahead r, uint32_t item, decode_unit &u)
+stream_sum_to(uint32_t x)
 {
-    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 1; i < 32; i *= 2) {
+        uint32_t other = __shfl_up_sync(0xffffffffu, x, i);
+
+        x += threadIdx.x % 32 >= i ? other : 0;
+    }
+    return x;
+}
+
+// To the row that the piece `piece` of all is of, a split or two that are joined; returns what is left of it within the row. *item: the
+// row's first split among all.
+static __device__ __forceinline__ uint32_t
+stream_enter_row(const attention_call &c, stream_row_ahead r, uint32_t piece, bool joins, decode_unit &u,
+                 uint32_t *item)
+{
+    uint32_t before = 0;
 
 #pragma unroll 1
-    for (uint32_t first = 0;; first += 32, r = stream_load_row(c, first + lane)) {
-        uint32_t sum = r.items, hit;
+    for (uint32_t first = 0;; first += 32, r = stream_load_row(c, first + threadIdx.x % 32)) {
+        uint32_t pieces = joins ? r.joined : r.items, sum = stream_sum_to(pieces),
+                 items = joins ? stream_sum_to(r.items) : sum, hit = __ballot_sync(0xffffffffu, piece < sum);
 
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            uint32_t other = __shfl_up_sync(0xffffffffu, sum, i);
-
-            sum += (int)lane >= i ? other : 0;
-        }
-        hit = __ballot_sync(0xffffffffu, item < sum);
         if (hit != 0 || first + 32 >= c.single_count) {
             int at = hit != 0 ? __ffs((int)hit) - 1 : 31;
 
@@ -197,32 +221,51 @@ stream_enter_row(const attention_call &c, stream_row_ahead r, uint32_t item, dec
             u.row = __shfl_sync(0xffffffffu, r.row, at), u.end = __shfl_sync(0xffffffffu, r.end, at);
             u.table = __shfl_sync(0xffffffffu, r.table, at);
             u.begin = first_seen(c, u.end);
-            return item - __shfl_sync(0xffffffffu, sum - r.items, at);
+            *item = before + __shfl_sync(0xffffffffu, items - r.items, at);
+            return piece - __shfl_sync(0xffffffffu, sum - pieces, at);
         }
-        item -= __shfl_sync(0xffffffffu, sum, 31);
+        piece -= __shfl_sync(0xffffffffu, sum, 31), before += __shfl_sync(0xffffffffu, items, 31);
     }
+}
+
+// The same to its split; returns the number of that among all.
+static __device__ __forceinline__ uint32_t
+stream_enter(const attention_call &c, const stream_row_ahead &r, uint32_t piece, bool joins, decode_unit &u)
+{
+    uint32_t item, rest = stream_enter_row(c, r, piece, joins, u, &item), splits = last_split(u) - first_split(u) + 1,
+                   pieces = joins && stream_joins(u.end, splits) ? splits - 1 : splits;
+
+    u.kv_head = rest / pieces;
+    u.split = first_split(u) + rest % pieces;
+    return item + u.kv_head * splits + rest % pieces;
 }
 
 // Of the warp's run: the number of its first split among all, how many a run has, whether all leave partials for a kernel of its own.
 typedef struct {
     uint32_t item, each;
-    bool apart;
+    bool apart, joins; // joins: a head's last split belongs to the one before, if it is not whole
 } stream_plan;
 
-// This warp's run: as many splits as any has, or what is left. (Nearly equal runs would cut heads of rows that are equally long.)
+// This warp's run: as many splits as any has, or what is left. (Nearly equal runs would cut heads of rows that are equally long.) Where runs
+// are of few splits, a short one costs as much as a long one: 32 sequences of 2,048 tokens have a split for each of 1,024 warps, and with a
+// token more five a head, of which one is nearly empty, in 640 runs of two. Then short ones go with the splits before them.
 template <typename D>
 static __device__ __forceinline__ stream_cursor
 stream_run(const attention_call &c, stream_plan *plan)
 {
     stream_row_ahead rows = stream_load_row(c, threadIdx.x % 32);
-    uint32_t items = stream_count_items(c, rows.items), warps = gridDim.x * D::warps, rest, splits;
-    uint32_t each = (items + warps - 1) / warps, first = (blockIdx.x * D::warps + threadIdx.x / 32) * each, end;
-    bool coarse = run_is_coarse(c, items);
+    uint32_t joined, items = stream_count(c, rows, &joined), warps = gridDim.x * D::warps,
+                     warp = blockIdx.x * D::warps + threadIdx.x / 32;
+    uint32_t each = (items + warps - 1) / warps, each_joined = (joined + warps - 1) / warps, pieces = items, first, end;
+    bool coarse = run_is_coarse(c, items), joins = !coarse && each <= 4 && each_joined < each;
     stream_cursor at = {};
 
-    plan->apart = c.merge_apart && !coarse, plan->each = each;
-    first = first < items ? first : items;
-    end = first + each < items ? first + each : items;
+    if (joins) {
+        each = each_joined, pieces = joined;
+    }
+    plan->apart = c.merge_apart && !coarse, plan->each = each, plan->joins = joins;
+    first = warp * each < pieces ? warp * each : pieces;
+    end = first + each < pieces ? first + each : pieces;
     if (coarse) {
         first = head_of_item(c, first, items);
         end = head_of_item(c, end, items);
@@ -231,11 +274,15 @@ stream_run(const attention_call &c, stream_plan *plan)
     if (first == end) {
         return at;
     }
+    plan->item = stream_enter(c, rows, first, joins, at.u);
     at.u.left = end - first;
-    rest = stream_enter_row(c, rows, first, at.u);
-    splits = last_split(at.u) - first_split(at.u) + 1;
-    at.u.kv_head = rest / splits;
-    at.u.split = first_split(at.u) + rest % splits;
+    if (joins && each == 1) {
+        at.u.left += at.u.split + 1 == last_split(at.u) && stream_joins(at.u.end, 2);
+    } else if (joins) {
+        decode_unit behind = {};
+
+        at.u.left = (end == pieces ? items : stream_enter(c, rows, end, true, behind)) - plan->item;
+    }
     stream_enter_head(c, at);
     stream_enter_split(c, at);
     return at;
@@ -250,8 +297,10 @@ stream_meets_at(const decode_unit &u, const stream_plan &plan)
     uint32_t before = u.split - first_split(u), splits = last_split(u) - first_split(u) + 1,
              first = threadIdx.x / 32 - before;
 
-    return plan.each == 1 && !plan.apart && splits > 1 && first < D::warps && first + splits <= D::warps ? first
-                                                                                                         : D::warps;
+    return plan.each == 1 && !plan.apart && splits > 1 && first < D::warps && first + splits <= D::warps &&
+                   !(plan.joins && stream_joins(u.end, splits))
+               ? first
+               : D::warps;
 }
 
 // ---- fetching ----

@@ -16,12 +16,13 @@ extern "C" {
 
 #include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
 
-typedef enum { SINGLE, STREAM, STREAM_APART } way; // a block a split; a warp a run of tiles; the same, merged by a kernel of its own
+// A block a split; a warp a run of splits; the same, merged by a kernel of its own; both on so few multiprocessors that short splits join others.
+typedef enum { SINGLE, STREAM, STREAM_APART, STREAM_FULL, STREAM_FULL_APART } way;
 
 static bt_cuda cuda;
 static const bt_ops *of_cpu;
 static way taken;
-static uint32_t calls, calls_by[3];
+static uint32_t calls, calls_by[STREAM_FULL_APART + 1];
 
 // What a step brings (step.cu), and what the kernels leave.
 typedef struct {
@@ -61,7 +62,8 @@ attend_by(attention_call *c)
     if (taken == SINGLE) {
         return bt_cuda_attention_single(&cuda, c);
     }
-    c->merge_apart = taken == STREAM_APART;
+    c->merge_apart = taken == STREAM_APART || taken == STREAM_FULL_APART;
+    cuda.sms = taken == STREAM_FULL || taken == STREAM_FULL_APART ? 1 : 132;
     err = bt_cuda_attention_stream(&cuda, c, items);
     return err == BT_OK && c->merge_apart ? bt_cuda_merge_apart(&cuda, c) : err;
 }
@@ -139,6 +141,8 @@ static const struct {
     {128, 7, 1, 16, 0, 64, true, true, 0, 0, {620, 33}},
     {64, 5, 1, 64, 300, 0, true, false, 0, 0, {900, 33}},
     {128, 4, 1, 32, 0, 128, false, false, 0, 90, {721, 130}},
+    {128, 8, 2, 32, 0, 128, false, false, 0, 0, {600, 700, 513, 65}},    // full: short splits join those before, runs of one
+    {64, 3, 1, 32, 0, 64, false, false, 0, 0, {2100, 2200, 2049, 1100}}, // and of two
     // with `all`:
     {64, 6, 2, 64, 0, 64, false, true, 20, 0, {600, 33}},
     {128, 2, 1, 32, 520, 128, false, false, 0, 0, {1700, 600}},
@@ -149,11 +153,11 @@ static const struct {
     {128, 5, 1, 32, 0, 32, true, true, 0, 0, {512, 300}},
 };
 #define CASES (int)(sizeof cases / sizeof *cases)
-#define CASES_ALWAYS 5
+#define CASES_ALWAYS 7
 
 START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
 {
-    static const char *const names[] = {"single", "stream", "stream and merge"};
+    static const char *const names[] = {"single", "stream", "stream and merge", "full stream", "full stream and merge"};
     attention_case c = {};
     attention_way at_once = {}, alone = {};
     attention_world cpu, emulated;
@@ -168,7 +172,7 @@ START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
     at_once.threads = alone.threads = 1, at_once.chunk = alone.chunk = 2000, at_once.shuffle = 1;
     alone.alone = 2;
     ck_assert(attention_run(&cpu, &c, &at_once));
-    for (int w = SINGLE; w <= STREAM_APART; w++) {
+    for (int w = SINGLE; w <= STREAM_FULL_APART; w++) {
         taken = (way)w;
         alone.shuffle = 2 + (uint64_t)w;
         ck_assert(attention_run_on(&emulated, &c, &alone, BT_DEVICE_CUDA));
@@ -181,7 +185,9 @@ END_TEST
 
 START_TEST(every_kernel_was_called)
 {
-    ck_assert(calls_by[SINGLE] != 0 && calls_by[STREAM] != 0 && calls_by[STREAM_APART] != 0);
+    for (int w = SINGLE; w <= STREAM_FULL_APART; w++) {
+        ck_assert(calls_by[w] != 0);
+    }
     printf("%u calls%s, all equal\n", calls, emu_eager ? ", eager" : "");
 }
 END_TEST

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/linear_call.cuh"
 
-
 extern "C" {
 #include "kernels/cpu/ref/quantise.h"
 #include "tests/kernels/linear_case.h"

@@ -60,7 +60,8 @@ typedef struct {
 } emu_slot;
 
 extern emu_slot emu_all[EMU_SLOTS];
-extern uint32_t emu_s, emu_now, emu_shared_bytes, emu_cluster_size, emu_threads; // the slot and the thread whose turn it is
+extern uint32_t emu_s, emu_now, emu_shared_bytes, emu_cluster_size,
+    emu_threads; // the slot and the thread whose turn it is
 
 static inline emu_fiber *
 emu_self(void)
@@ -70,5 +71,5 @@ emu_self(void)
 
 uint32_t emu_rolled(void);
 bool emu_in_flight(void);
-void emu_deliver_one(void);             // any of what is in flight
+void emu_deliver_one(void);                 // any of what is in flight
 bool emu_is_waited_for(const emu_fiber *f); // something that it began was left

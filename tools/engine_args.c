@@ -11,6 +11,36 @@ typedef struct {
     size_t offset;
 } number_setting;
 
+// Settings of two words. len: of the key.
+static bt_err
+set_switch(bt_engine_args *args, const char *value, size_t len, bt_why *why)
+{
+    static const struct {
+        const char *key, *otherwise, *word; // `word` sets
+        size_t offset;
+    } switches[] = {
+        {"cuda.activations", "auto", "f32", offsetof(bt_engine_args, options.device.float_activations)},
+        {"kv.equalise", "on", "off", offsetof(bt_engine_args, unequal)},
+        {"weights.smooth", "on", "off", offsetof(bt_engine_args, options.model.rough)},
+        {"engine.hasty_weights", "false", "true", offsetof(bt_engine_args, options.model.hasty)},
+    };
+    const char *given = value + len + 1;
+
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        if (strlen(switches[i].key) == len && memcmp(switches[i].key, value, len) == 0) {
+            bool sets = strcmp(given, switches[i].word) == 0;
+
+            if (!sets && strcmp(given, switches[i].otherwise) != 0) {
+                return bt_fail(why, BT_ERR_INVALID, "%s: expected %s or %s, not '%s'", switches[i].key,
+                               switches[i].otherwise, switches[i].word, given);
+            }
+            *(bool *)(void *)((char *)args + switches[i].offset) = sets;
+            return BT_OK;
+        }
+    }
+    return bt_fail(why, BT_ERR_INVALID, "'%.*s' is no setting of this command", (int)len, value);
+}
+
 static bt_err
 set_setting(void *target, const char *value, bt_why *why)
 {
@@ -48,16 +78,8 @@ set_setting(void *target, const char *value, bt_why *why)
         args->kv = equals + 1;
     } else if (len == 7 && memcmp(value, "weights", 7) == 0) {
         args->weights = equals + 1;
-    } else if (strcmp(value, "cuda.activations=f32") == 0) {
-        args->options.device.float_activations = true;
-    } else if (strcmp(value, "kv.equalise=off") == 0) {
-        args->unequal = true;
-    } else if (strcmp(value, "weights.smooth=off") == 0) {
-        args->options.model.rough = true;
-    } else if (strcmp(value, "engine.hasty_weights=true") == 0) {
-        args->options.model.hasty = true;
     } else {
-        return bt_fail(why, BT_ERR_INVALID, "'%.*s' is no setting of this command", (int)len, value);
+        return set_switch(args, value, len, why);
     }
     return BT_OK;
 }

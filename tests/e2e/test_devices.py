@@ -186,3 +186,19 @@ def test_a_gpu_is_planned_where_none_is(tiny):
     assert p['host_pool'] == (p['blocks'] + 2) * p['block_bytes'] and plan(BATON, tiny)['host_pool'] == 0
     assert what_would_fit_fits(CUDA, tiny, '--device', 'cuda:1', '--memory', '400M', '--set', 'engine.max_sequences=512',
                                '--set', 'engine.chunk_tokens=8192', '--context', '200000', '--kv', 'f32')
+
+
+@pytest.mark.parametrize('setting, words', [('cuda.activations=f16', "cuda.activations: expected auto or f32, not 'f16'"),
+                                            ('kv.equalise=', "kv.equalise: expected on or off, not ''"),
+                                            ('weights.smooth=Off', "weights.smooth: expected on or off, not 'Off'"),
+                                            ('engine.hasty_weights=1', "engine.hasty_weights: expected false or true, not '1'"),
+                                            ('cuda.activation=f32', "'cuda.activation' is no setting of this command")])
+def test_a_setting_of_two_words_refuses_a_third(tiny, setting, words):
+    code, _, err = run(BATON, 'run', tiny, '--prompt', 'x', '--set', setting)
+    assert code == 2 and words in err
+
+
+@pytest.mark.parametrize('setting', ['cuda.activations=auto', 'kv.equalise=on', 'weights.smooth=on', 'engine.hasty_weights=false'])
+def test_a_setting_of_two_words_takes_its_default(tiny, setting):
+    code, _, err = run(BATON, 'run', tiny, '--prompt', 'x', '--max-tokens', '1', '--set', setting)
+    assert code == 0, err

@@ -44,6 +44,17 @@ bt_gpu_open(bt_device **out, const bt_device_limits *limits)
     *out = device;
 }
 
+// A test of a suite as a case of its own, behind a set-up: CK_RUN_CASE picks one.
+static inline void
+bt_gpu_add(Suite *s, const char *name, void (*open)(void), const TTest *test, int count)
+{
+    TCase *t = tcase_create(name);
+
+    tcase_add_loop_test(t, test, 0, count);
+    tcase_add_unchecked_fixture(t, open, NULL);
+    suite_add_tcase(s, t);
+}
+
 // run.sh sends SIGUSR1 when the time is over; the others are crashes. Says in which test.
 static inline void
 bt_gpu_say_where(int signal_number)

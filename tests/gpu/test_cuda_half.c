@@ -521,32 +521,21 @@ START_TEST(with_f32_activations_16_bit_weights_give_the_bits_of_ref)
 }
 END_TEST
 
-// CK_RUN_CASE picks one.
-static void
-add(Suite *s, const char *name, const TTest *test, int count)
-{
-    TCase *t = tcase_create(name);
-
-    tcase_add_loop_test(t, test, 0, count);
-    tcase_add_unchecked_fixture(t, open_devices, NULL);
-    suite_add_tcase(s, t);
-}
-
 int
 main(void)
 {
     Suite *s = suite_create("cuda half");
 
-    add(s, "shapes", whole_numbers_give_the_numbers_of_ref_in_every_shape, 2);
-    add(s, "epilogues", whole_numbers_give_the_numbers_of_ref_in_every_epilogue, 2);
-    add(s, "wide", wide_and_tall_layers_of_whole_numbers_give_the_numbers_of_ref, 2);
-    add(s, "rounding", other_numbers_are_rounded_as_is_said, 2);
-    add(s, "batches", a_tokens_numbers_are_the_same_in_every_batch, 8);
-    add(s, "again", a_call_gives_the_same_bits_every_time, 8);
-    add(s, "poison", a_row_without_numbers_spoils_itself_alone, 2);
-    add(s, "size", the_size_of_a_row_does_not_matter, 2);
-    add(s, "next", calls_that_say_who_reads_them_give_the_same_bits, 4);
-    add(s, "kinds", calls_of_two_kinds_give_the_bits_of_ref, 1);
-    add(s, "f32", with_f32_activations_16_bit_weights_give_the_bits_of_ref, 2);
+    bt_gpu_add(s, "shapes", open_devices, whole_numbers_give_the_numbers_of_ref_in_every_shape, 2);
+    bt_gpu_add(s, "epilogues", open_devices, whole_numbers_give_the_numbers_of_ref_in_every_epilogue, 2);
+    bt_gpu_add(s, "wide", open_devices, wide_and_tall_layers_of_whole_numbers_give_the_numbers_of_ref, 2);
+    bt_gpu_add(s, "rounding", open_devices, other_numbers_are_rounded_as_is_said, 2);
+    bt_gpu_add(s, "batches", open_devices, a_tokens_numbers_are_the_same_in_every_batch, 8);
+    bt_gpu_add(s, "again", open_devices, a_call_gives_the_same_bits_every_time, 8);
+    bt_gpu_add(s, "poison", open_devices, a_row_without_numbers_spoils_itself_alone, 2);
+    bt_gpu_add(s, "size", open_devices, the_size_of_a_row_does_not_matter, 2);
+    bt_gpu_add(s, "next", open_devices, calls_that_say_who_reads_them_give_the_same_bits, 4);
+    bt_gpu_add(s, "kinds", open_devices, calls_of_two_kinds_give_the_bits_of_ref, 1);
+    bt_gpu_add(s, "f32", open_devices, with_f32_activations_16_bit_weights_give_the_bits_of_ref, 2);
     return bt_gpu_run(s);
 }

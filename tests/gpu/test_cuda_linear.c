@@ -480,34 +480,23 @@ START_TEST(calls_that_follow_each_other_give_the_bits_of_ref_every_time)
 }
 END_TEST
 
-// CK_RUN_CASE picks one.
-static void
-add(Suite *s, const char *name, const TTest *test, int count)
-{
-    TCase *t = tcase_create(name);
-
-    tcase_add_loop_test(t, test, 0, count);
-    tcase_add_unchecked_fixture(t, open_devices, NULL);
-    suite_add_tcase(s, t);
-}
-
 static Suite *
 suite(void)
 {
     Suite *s = suite_create("cuda linear");
 
-    add(s, "formats", every_format_and_width_gives_the_bits_of_ref, FORMATS);
-    add(s, "tokens", every_number_of_tokens_gives_the_bits_of_ref, FORMATS);
-    add(s, "parts", parts_and_epilogues_give_the_bits_of_ref, FORMATS);
-    add(s, "wide", wide_layers_give_the_bits_of_ref, FORMATS);
-    add(s, "many", many_tokens_and_odd_parts_give_the_bits_of_ref, FORMATS);
-    add(s, "many wide", many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
-    add(s, "tall many", tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
-    add(s, "rounds", many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 2);
-    add(s, "head", a_head_of_many_rows_gives_the_bits_of_ref, 2);
-    add(s, "tall", few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
-    add(s, "long", few_tokens_of_long_rows_give_the_bits_of_ref, 5);
-    add(s, "chain", calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
+    bt_gpu_add(s, "formats", open_devices, every_format_and_width_gives_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "tokens", open_devices, every_number_of_tokens_gives_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "parts", open_devices, parts_and_epilogues_give_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "wide", open_devices, wide_layers_give_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "many", open_devices, many_tokens_and_odd_parts_give_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "many wide", open_devices, many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
+    bt_gpu_add(s, "tall many", open_devices, tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
+    bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 2);
+    bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
+    bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
+    bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);
+    bt_gpu_add(s, "chain", open_devices, calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
     return s;
 }
 

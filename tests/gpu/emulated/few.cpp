@@ -39,13 +39,9 @@ format_cases(bt_format f, uint32_t tokens, uint32_t seed)
 {
     linear_shape s[9];
 
-    memset(s, 0, sizeof s);
+    emu_shapes(s, 9, f, tokens, seed);
     for (int i = 0; i < 9; i++) {
-        for (int p = 0; p < 3; p++) {
-            s[i].formats[p] = f;
-        }
-        s[i].part_count = 1, s[i].tokens = tokens, s[i].seed = seed * 10 + (uint32_t)i, s[i].scale = 1.0f;
-        s[i].outliers = i != 3, s[i].outlier_every = i % 2 ? 700 : 0;
+        s[i].outlier_every = i % 2 ? 700 : 0;
     }
     s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
     s[0].norm = s[0].bias = true;

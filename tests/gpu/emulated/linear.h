@@ -23,6 +23,20 @@ emu_array(size_t count)
     return (T *)aligned_alloc(256, (count * sizeof(T) + 255) / 256 * 256);
 }
 
+// `count` calls of three parts at most, all of one format; all but the fourth have outliers. Whoever asks adds rows and columns.
+static inline void
+emu_shapes(linear_shape *s, int count, bt_format f, uint32_t tokens, uint32_t seed)
+{
+    memset(s, 0, (size_t)count * sizeof *s);
+    for (int i = 0; i < count; i++) {
+        for (int p = 0; p < 3; p++) {
+            s[i].formats[p] = f;
+        }
+        s[i].part_count = 1, s[i].tokens = tokens, s[i].seed = seed * 10 + (uint32_t)i, s[i].scale = 1.0f;
+        s[i].outliers = i != 3;
+    }
+}
+
 // A device of so many multiprocessors, for up to `tokens` tokens of `cols` columns.
 static inline void
 emu_device(int sms, uint32_t tokens, uint32_t cols, uint32_t rows)

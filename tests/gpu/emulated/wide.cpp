@@ -50,14 +50,7 @@ cases(bt_format f, uint32_t tokens, uint32_t seed)
 {
     linear_shape s[6];
 
-    memset(s, 0, sizeof s);
-    for (uint32_t i = 0; i < 6; i++) {
-        for (int p = 0; p < 3; p++) {
-            s[i].formats[p] = f;
-        }
-        s[i].part_count = 1, s[i].tokens = tokens, s[i].seed = seed * 10 + i, s[i].scale = 1.0f;
-        s[i].outliers = i != 3;
-    }
+    emu_shapes(s, 6, f, tokens, seed);
     s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
     s[0].norm = s[0].bias = true;
     s[1].part_count = 2, s[1].rows[0] = s[1].rows[1] = 200, s[1].cols = 576, s[1].epilogue = BT_LINEAR_SILU_MUL;

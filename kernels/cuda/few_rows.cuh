@@ -8,26 +8,6 @@
 
 // ---- the helpers ----
 
-// The outliers of this block's rows towards the first cache.
-static __device__ __forceinline__ void
-touch_outliers(const few_call &f, uint32_t helper, uint32_t first, uint32_t end)
-{
-    for (uint32_t t = first + helper; t < end; t += f.helpers * 32) {
-        uint32_t tile = t;
-        const bt_cuda_matrix &m = f.c.part[part_of(f.c, &tile)];
-
-        if (m.row_start != NULL) {
-            uint32_t last = tile * 16 + 16 < m.rows ? tile * 16 + 16 : m.rows;
-            uint32_t begin = m.row_start[tile * 16], stop = m.row_start[last];
-
-            for (uint32_t i = begin; i < stop; i += 32) {
-                bt_touch(m.outlier_cols + i);
-                bt_touch((const uint8_t *)(m.deltas + i) - (uintptr_t)(m.deltas + i) % 4);
-            }
-        }
-    }
-}
-
 // What the end of a chunk needs of each of its rows, and of each (row, token), in shared memory behind the sums.
 typedef struct {
     float *extra, *old;  // [rows, pitch] what is added to the dot, and what y held

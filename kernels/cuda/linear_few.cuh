@@ -34,9 +34,7 @@ get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t
             fetch_piece<BITS, BLOCK, SLOTS>(worker.now, q, lane, memory + warp * R::bytes);
         }
     }
-    if (!works && f.at.outliers == 0) {
-        touch_outliers(f, threadIdx.x - f.workers * 32, first, end);
-    } else if (warp > f.workers) {
+    if (warp > f.workers && f.at.outliers != 0) {
         fetch_outliers(f, memory, warp - f.workers - 1, f.helpers - 1, lane, first, end);
     }
     bt_wait_before();

@@ -114,13 +114,6 @@ bt_prefetch(const void *what)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(what));
 }
 
-// Towards the first cache: a load that nobody waits for.
-static __device__ __forceinline__ void
-bt_touch(const void *what)
-{
-    asm volatile("{\n\t.reg .b32 v;\n\tld.global.nc.u32 v, [%0];\n\t}" ::"l"(what));
-}
-
 // bt_mma_s8 and bt_mma_u8 with a start of their own: d = c + A · B. Not volatile: they may be moved.
 static __device__ __forceinline__ void
 bt_mma_s8_from(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4])

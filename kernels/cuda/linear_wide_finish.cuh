@@ -149,6 +149,52 @@ wide_row_of(const wide_call &w, const float *outliers, uint32_t here, uint32_t i
     return r;
 }
 
+// Code is read from the second-level cache as it is run, and each place that is jumped to costs a load from there. So what is rare is out of
+// line, and does not lie between what is not (kernels/README.md).
+static __device__ __noinline__ float4
+wide_softcap(float4 r, float cap)
+{
+    float v[4] = {r.x, r.y, r.z, r.w};
+
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) { // by turns, so that the four stay in registers
+        float y = bt_ref_softcap(v[0], cap);
+
+        v[0] = v[1], v[1] = v[2], v[2] = v[3], v[3] = y;
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// What becomes of gates that bt_silu_within does not know.
+static __device__ __noinline__ float4
+wide_gate_any(float4 r, bool silu)
+{
+    float v[4] = {r.x, r.y, r.z, r.w};
+
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        float y = silu ? bt_ref_silu(v[0]) : bt_ref_gelu_tanh(v[0]);
+
+        v[0] = v[1], v[1] = v[2], v[2] = v[3], v[3] = y;
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+static __device__ __forceinline__ float4
+wide_gate(float4 r, bool silu)
+{
+    const float v[4] = {r.x, r.y, r.z, r.w};
+    uint32_t most = 0;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        most = max(most, (bt_bits_of_float(v[i]) & 0x7fffffffu) - BT_SILU_LEAST);
+    }
+    return silu && most <= BT_SILU_MOST - BT_SILU_LEAST
+               ? make_float4(bt_silu_within(v[0]), bt_silu_within(v[1]), bt_silu_within(v[2]), bt_silu_within(v[3]))
+               : wide_gate_any(r, silu);
+}
+
 // r of four tokens, up to the epilogue. `partials`: the cluster's, here in shared memory, or (FAR) the first run's in global memory.
 template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
 static __device__ __forceinline__ float4
@@ -176,28 +222,16 @@ wide_values(const wide_call &w, const float *partials, const wide_row &row, uint
     if (row.biased) {
         r = wide_plus(r, make_float4(row.bias, row.bias, row.bias, row.bias));
     }
-    if (c.softcap > 0.0f) {
-        r.x = bt_ref_softcap(r.x, c.softcap), r.y = bt_ref_softcap(r.y, c.softcap);
-        r.z = bt_ref_softcap(r.z, c.softcap), r.w = bt_ref_softcap(r.w, c.softcap);
-    }
-    return r;
+    return c.softcap > 0.0f ? wide_softcap(r, c.softcap) : r;
 }
 
 // Of gates and their partners.
 static __device__ __forceinline__ float4
 wide_pair(const linear_call &c, float4 gate, float4 up)
 {
-    float v[4] = {gate.x, gate.y, gate.z, gate.w};
+    float4 v = wide_gate(gate, c.epilogue == BT_LINEAR_SILU_MUL);
 
-    if (c.epilogue == BT_LINEAR_SILU_MUL) {
-        bt_silu4(v);
-    } else {
-#pragma unroll 1
-        for (int i = 0; i < 4; i++) {
-            v[i] = bt_ref_gelu_tanh(v[i]);
-        }
-    }
-    return make_float4(v[0] * up.x, v[1] * up.y, v[2] * up.z, v[3] * up.w);
+    return make_float4(v.x * up.x, v.y * up.y, v.z * up.z, v.w * up.w);
 }
 
 // What is there already of four tokens of a row of y, `count` of which are wanted; on its way while their sums are fetched.

@@ -194,14 +194,29 @@ typedef struct {
     int layers, rounds;
 } layer_bench;
 
+// What a call is told of the one that reads what it writes, as an engine tells it.
+static bt_linear_next
+next_of(const linear_bench *reader, int layer)
+{
+    bt_linear_next next;
+
+    memset(&next, 0, sizeof next);
+    next.weights[0] = &reader->weights[layer][0], next.weight_count = 1, next.only = true;
+    next.norm_eps = reader->args.norm_eps;
+    return next;
+}
+
 static void
 queue_layers(void *arg)
 {
     layer_bench *b = (layer_bench *)arg;
 
     for (int i = 0; i < b->layers * b->rounds; i++) {
+        int layer = i % b->layers;
+
+        b->calls[2].args.next = next_of(&b->calls[3], layer);
         for (int call = 0; call < 4; call++) {
-            queue_copy(&b->calls[call], i % b->layers);
+            queue_copy(&b->calls[call], layer);
             if (call == 0 && b->attention != NULL) {
                 attention_bench_queue(b->attention, (uint32_t)i, b->calls[0].y, b->calls[1].x);
             }

@@ -97,8 +97,15 @@ typedef struct {
 
 typedef struct bt_cublas bt_cublas;
 
-// What a linear call left for the next one: rows of x as that call will want them, INT8 in a8_next and sa_next (linear_products.cuh), or
-// bf16 in halves_next (linear_half.cu).
+// How INT8 activations lie.
+typedef enum {
+    BT_A8_FRAGMENTS, // as mma.m16n8k32 reads them, see bt_cuda_a8_at
+    BT_A8_ROWS,      // [tokens, a8_stride], as cuBLASLt reads them
+    BT_A8_ROWS_PAIRED, // the same with each 32 columns in the order of a nibble tile: what column 8t + 4h + j is lies at 16h + 4t + j
+} bt_cuda_a8_order;
+
+// What a call left for the next one: rows of x as that call will want them, INT8 in a8_next and sa_next (ready.cuh), or bf16 in halves_next
+// (linear_half.cu).
 typedef struct {
     const float *x;      // NULL: nothing
     bt_weight_kind kind; // of the weights that they are for
@@ -106,7 +113,9 @@ typedef struct {
     uint32_t tokens, cols;
     const float *norm;
     float norm_eps;
-    bool alone; // x itself was not written
+    bool alone;             // x itself was not written
+    uint32_t act_block;     // of INT8, and
+    bt_cuda_a8_order order; // as it lies
 } bt_cuda_ready;
 
 typedef struct {
@@ -253,13 +262,6 @@ void bt_cuda_close_shared(bt_device *device, const void *memory);
 bt_err bt_cuda_reach(bt_device *device, bt_device *other, bt_why *why);
 // copier.cu
 bt_err bt_cuda_copier_open(bt_copier **out, bt_device *device, const bt_copier_options *options, bt_why *why);
-
-// How INT8 activations lie.
-typedef enum {
-    BT_A8_FRAGMENTS, // as mma.m16n8k32 reads them, see bt_cuda_a8_at
-    BT_A8_ROWS,      // [tokens, a8_stride], as cuBLASLt reads them
-    BT_A8_ROWS_PAIRED, // the same with each 32 columns in the order of a nibble tile: what column 8t + 4h + j is lies at 16h + 4t + j
-} bt_cuda_a8_order;
 
 // Norm and INT8 of all tokens of a call, into cuda->a8, sa and sums (or cuda->normed).
 bt_err bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *args, bt_cuda_a8_order order);

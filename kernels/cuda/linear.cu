@@ -1,8 +1,9 @@
 // Linear layers: which kernel takes a call, and the plain one.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_mma.cuh"
-#include "kernels/cuda/linear_wide_call.cuh"
 #include "kernels/cuda/linear_products.cuh"
+#include "kernels/cuda/linear_wide_call.cuh"
+#include "kernels/cuda/ready.cuh"
 
 // ---- any format, one thread an output: the specification once more ----
 
@@ -219,14 +220,50 @@ launch_mma(bt_cuda *cuda, linear_call *c)
     return m->asymmetric ? launch_block<8, true>(cuda, c, block) : launch_block<8, false>(cuda, c, block);
 }
 
+bool
+bt_cuda_next_order(const bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, bt_cuda_a8_order *order)
+{
+    const bt_weight *w = next->weights[0];
+    bt_linear_args args;
+    linear_call c;
+
+    if (tokens < BT_CUDA_WIDE_TOKENS || next->weight_count != 1 || next->norm != NULL ||
+        w->format.kind != BT_WEIGHT_INT || w->format.asymmetric || w->format.act_block != 128) {
+        return false;
+    }
+    memset(&args, 0, sizeof args);
+    args.weights[0] = w, args.weight_count = 1, args.tokens = tokens;
+    c = call_of(cuda, &args);
+    return bt_cuda_wants_wide(cuda, &c, order);
+}
+
+// On warpgroups, which may leave what the next call begins with.
+static bt_err
+go_wide(bt_cuda *cuda, const bt_linear_args *args, const linear_call *c)
+{
+    const bt_linear_next *next = &args->next;
+    bt_cuda_leaves leaves;
+    bt_cuda_a8_order order;
+    bt_err err;
+
+    memset(&leaves, 0, sizeof leaves);
+    if (c->paired && next->weight_count != 0 && next->weights[0]->cols == c->part[0].rows &&
+        bt_cuda_next_order(cuda, next, c->tokens, &order)) {
+        leaves.to = bt_cuda_next_target(cuda, next, c->tokens, order), leaves.write = !next->only;
+    }
+    if ((err = bt_cuda_linear_wide(cuda, c, &leaves)) == BT_OK && leaves.to.a8 != NULL) {
+        bt_cuda_remember(cuda, next, c->y, c->y_stride, c->tokens, order, next->only);
+    }
+    return err;
+}
+
 bt_err
 bt_cuda_linear(bt_device *device, const bt_linear_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
-    bool wide;
+    bool wide, taken;
     bt_err err;
-    bool taken;
 
     if (bt_cuda_wants_half(cuda, &c)) {
         return bt_cuda_linear_half(cuda, args, &c);
@@ -234,17 +271,16 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     if (bt_cuda_wants_products(cuda, args, &c)) {
         return bt_cuda_products(cuda, args, &c);
     }
-    bt_cuda_forget(cuda, args->x);
     c.order = BT_A8_FRAGMENTS;
     if ((err = bt_cuda_linear_few(cuda, args, &c, &taken)) != BT_OK || taken) {
         return err;
     }
     wide = bt_cuda_wants_wide(cuda, &c, &c.order);
-    if ((err = bt_cuda_prologue(cuda, args, c.order)) != BT_OK) {
+    if ((err = bt_cuda_activations(cuda, args, &c)) != BT_OK) {
         return err;
     }
     if (wide) {
-        return bt_cuda_linear_wide(cuda, &c);
+        return go_wide(cuda, args, &c);
     }
     if (!launch_mma(cuda, &c)) {
         uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);

@@ -156,6 +156,9 @@ rows_of_all(const linear_call *c)
     return rows;
 }
 
+// A call's INT8 activations in c->order, which are ready or get ready by a kernel (ready.cu, prologue.cu); c->a8 and sa are told where.
+bt_err bt_cuda_activations(bt_cuda *cuda, const bt_linear_args *args, linear_call *c);
+
 // Queues a call of few tokens with what comes before it, if its format and shape have a kernel there (linear_few.cu): *taken says so.
 bt_err bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *args, const linear_call *call, bool *taken);
 

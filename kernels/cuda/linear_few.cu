@@ -1,6 +1,8 @@
 // Which calls linear_few.cuh takes, and how shared memory is shared out.
 #include "kernels/cuda/linear_few.cuh"
 
+#include "kernels/cuda/ready.cuh"
+
 #define ENCODES_MAX 4096u // columns that a block encodes for itself
 
 // Room for the outliers of the `tiles` that a block has: for one weight in 512, which is what formats have at most, and some more.
@@ -140,7 +142,9 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
         return BT_OK;
     }
     *taken = true;
-    if (!f->encodes && (err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
+    if (f->encodes) {
+        bt_cuda_forget(cuda, a->x);
+    } else if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
         return err;
     }
     return bt_cuda_check(cuda,

@@ -1,6 +1,7 @@
 // How few_staged.cuh shares shared memory out.
 #include "kernels/cuda/few_staged.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
+#include "kernels/cuda/ready.cuh"
 
 #define WORKERS 12u
 #define HELPERS 4u
@@ -94,7 +95,7 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
         return BT_OK;
     }
     *taken = true;
-    if ((err = bt_cuda_prologue(cuda, a, BT_A8_FRAGMENTS)) != BT_OK) {
+    if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
         return err;
     }
     return bt_cuda_check(cuda,

@@ -36,8 +36,8 @@ goes_on(const bt_linear_args *a)
 static void
 remember(bt_cuda *cuda, const bt_linear_args *a)
 {
-    bt_cuda_ready r = {a->y, BT_WEIGHT_BF16,   a->y_stride, a->tokens, a->next.weights[0]->cols,
-                       NULL, a->next.norm_eps, a->next.only};
+    bt_cuda_ready r = {a->y, BT_WEIGHT_BF16,   a->y_stride,  a->tokens, a->next.weights[0]->cols,
+                       NULL, a->next.norm_eps, a->next.only, 0,         BT_A8_ROWS};
 
     cuda->ready = r;
 }

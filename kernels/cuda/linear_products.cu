@@ -1,6 +1,8 @@
 // What becomes of cuBLASLt's products, and which calls come by here at all.
 #include "kernels/cuda/linear_products.cuh"
 
+#include "kernels/cuda/ready.cuh"
+
 // ---- products, finished alone ----
 
 // A thread takes four columns of y of one token (a part has a multiple of 16).
@@ -158,47 +160,6 @@ can_go_on(const bt_cuda *cuda, const bt_linear_args *a)
            a->y_stride % 4 == 0 && comes_by_here(cuda, n, a->tokens);
 }
 
-static bt_row_target
-target_of(const bt_cuda *cuda, const bt_linear_args *a)
-{
-    bt_row_target t;
-
-    memset(&t, 0, sizeof t);
-    t.norm = a->next.norm, t.norm_eps = a->next.norm_eps;
-    t.cols = a->next.weights[0]->cols, t.act_block = BT_BLOCK_ROW, t.order = BT_A8_ROWS;
-    t.a8 = cuda->a8_next, t.sa = cuda->sa_next;
-    t.a8_stride = bt_cuda_a8_columns(t.cols), t.sa_stride = cuda->sa_stride;
-    return t;
-}
-
-static void
-remember(bt_cuda *cuda, const bt_linear_args *a, bool alone)
-{
-    bt_cuda_ready r = {a->y,         BT_WEIGHT_INT,    a->y_stride,          a->tokens, a->next.weights[0]->cols,
-                       a->next.norm, a->next.norm_eps, alone && a->next.only};
-
-    cuda->ready = r;
-}
-
-// Is what this call reads INT8 already? Then it is what cuda->a8 and sa are from now on.
-static bool
-take_ready(bt_cuda *cuda, const bt_linear_args *a)
-{
-    const bt_cuda_ready r = cuda->ready;
-    int8_t *a8 = cuda->a8;
-    float *sa = cuda->sa;
-
-    if (r.x == NULL || r.kind != BT_WEIGHT_INT || r.x != a->x || r.x_stride != a->x_stride || r.tokens != a->tokens ||
-        r.cols != a->weights[0]->cols || r.norm != a->norm || r.norm_eps != a->norm_eps) {
-        bt_cuda_forget(cuda, a->x);
-        return false;
-    }
-    cuda->ready.x = NULL;
-    cuda->a8 = cuda->a8_next, cuda->a8_next = a8;
-    cuda->sa = cuda->sa_next, cuda->sa_next = sa;
-    return true;
-}
-
 // ---- a call ----
 
 static bt_err
@@ -226,7 +187,7 @@ by_products(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool o
     for (uint32_t tokens; s.first_token < a->tokens && err == BT_OK; s.first_token += tokens) {
         tokens = a->tokens - s.first_token < cuda->s32_tokens ? a->tokens - s.first_token : cuda->s32_tokens;
         if ((err = multiply(cuda, a, c, s.first_token, tokens)) == BT_OK && on) {
-            bt_row_target to = target_of(cuda, a);
+            bt_row_target to = bt_cuda_next_target(cuda, &a->next, a->tokens, BT_A8_ROWS);
 
             err = bt_cuda_finish_rows(cuda, c, &s, tokens, &to, !a->next.only);
         } else if (err == BT_OK) {
@@ -246,7 +207,7 @@ by_prompt(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool on)
     if (!on) {
         return bt_cuda_prompt(cuda, c, NULL);
     }
-    to = target_of(cuda, a);
+    to = bt_cuda_next_target(cuda, &a->next, a->tokens, BT_A8_ROWS);
     if ((err = bt_cuda_check(cuda, cudaMemsetAsync(cuda->amax, 0, c->tokens * sizeof *cuda->amax, cuda->stream),
                              "linear, prompt")) != BT_OK ||
         (err = bt_cuda_prompt(cuda, c, cuda->amax)) != BT_OK) {
@@ -260,17 +221,14 @@ bt_cuda_products(bt_cuda *cuda, const bt_linear_args *a, linear_call *c)
 {
     bool prompt = bt_cuda_wants_prompt(cuda, c);
     bool on = can_go_on(cuda, a) && (!prompt || (c->paired && a->next.norm == NULL));
-    bt_err err = BT_OK;
+    bt_err err;
 
-    if (!take_ready(cuda, a)) {
-        err = bt_cuda_prologue(cuda, a, BT_A8_ROWS);
-    }
-    c->order = BT_A8_ROWS, c->a8 = cuda->a8, c->sa = cuda->sa;
-    if (err == BT_OK) {
+    c->order = BT_A8_ROWS;
+    if ((err = bt_cuda_activations(cuda, a, c)) == BT_OK) {
         err = prompt ? by_prompt(cuda, a, c, on) : by_products(cuda, a, c, on);
     }
     if (err == BT_OK && on) {
-        remember(cuda, a, !prompt);
+        bt_cuda_remember(cuda, &a->next, a->y, a->y_stride, a->tokens, BT_A8_ROWS, !prompt && a->next.only);
     }
     return err;
 }

@@ -100,7 +100,7 @@ wants_tall(const bt_cuda *cuda, const linear_call *c)
 }
 
 bt_err
-bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c)
+bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c, bt_cuda_leaves *leaves)
 {
     wide_call w;
     cudaError_t error;
@@ -108,9 +108,11 @@ bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c)
     memset(&w, 0, sizeof w);
     w.c = *c;
     w.meetings = cuda->meetings;
+    w.leaves = *leaves;
     turn(cuda, &w);
     error = wants_tall(cuda, c)  ? bt_cuda_wide_tall(cuda, &w)
             : c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w)
                                  : bt_cuda_wide_bytes(cuda, &w);
+    *leaves = w.leaves;
     return bt_cuda_check(cuda, error, "linear, warpgroups");
 }

@@ -14,6 +14,7 @@
 // and block of 128: to float, scale, sum) and 24 KiB from the second-level cache, which gives about 25 bytes a cycle.
 #pragma once
 
+#include "kernels/cuda/linear_wide_codes.cuh"
 #include "kernels/cuda/linear_wide_finish.cuh"
 #include "kernels/cuda/linear_wide_load.cuh"
 #include "kernels/cuda/linear_wide_meet.cuh"
@@ -66,6 +67,8 @@ __launch_bounds__(WIDE_THREADS, 1)
         if (w.runs != NULL) {
             wide_wait(w);
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
+        } else if (wide_leaves<BLOCK, ASYM>(w)) {
+            wide_leave<N>(w, partials, outliers, (uint32_t *)memory, threadIdx.x);
         } else {
             wide_finish<BITS, BLOCK, ASYM, N, false>(w, partials, outliers, rank, threadIdx.x);
         }

@@ -134,6 +134,9 @@ go(bt_cuda *cuda, wide_call *w)
     if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(w, N, W::blocks, &maps)) {
         return cudaErrorNotSupported;
     }
+    if (WIDE_FOURS != 4 || w->c.groups != 1 || !w->c.paired) {
+        w->leaves.to.a8 = NULL;
+    }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,
                                 dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c)), dim3(WIDE_THREADS),
                                 w->stages * W::stage_bytes + W::partials_bytes + w->outlier_bytes + BARRIER_BYTES,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/linear_call.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/ptx_wgmma.cuh"
+#include "kernels/cuda/ready.cuh"
 
 #define WIDE_UNIT 128u
 #ifndef WIDE_FOURS
@@ -31,6 +32,7 @@ typedef struct {
         runs; // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
     uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
     uint32_t turns;     // pieces of `turned` (linear_wide_turn.cuh); 0: no outliers
+    bt_cuda_leaves leaves; // of pairs in tall blocks that share K with nobody (linear_wide_codes.cuh)
 } wide_call;
 
 // What a block of threads loads, as boxes.

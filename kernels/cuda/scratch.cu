@@ -66,8 +66,8 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     cuda->sa_stride = tokens;
     cuda->a8 = (int8_t *)take(c, box_tokens * cuda->a8_stride);
     cuda->sa = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
-    cuda->a8_next = (int8_t *)take(c, l->tokens < 128 ? 0 : box_tokens * cuda->a8_stride);
-    cuda->sa_next = (float *)take(c, l->tokens < 128 ? 0 : cuda->a8_stride / 32 * tokens * 4);
+    cuda->a8_next = (int8_t *)take(c, box_tokens * cuda->a8_stride);
+    cuda->sa_next = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->normed = (float *)take(c, box_tokens * cuda->a8_stride * 4);

@@ -44,15 +44,21 @@ bt_gpu_open(bt_device **out, const bt_device_limits *limits)
     *out = device;
 }
 
-// A test of a suite as a case of its own, behind a set-up: CK_RUN_CASE picks one.
+// Cases `first` … `end` − 1 of a test of a suite as a case of its own, behind a set-up: CK_RUN_CASE picks one.
 static inline void
-bt_gpu_add(Suite *s, const char *name, void (*open)(void), const TTest *test, int count)
+bt_gpu_add_some(Suite *s, const char *name, void (*open)(void), const TTest *test, int first, int end)
 {
     TCase *t = tcase_create(name);
 
-    tcase_add_loop_test(t, test, 0, count);
+    tcase_add_loop_test(t, test, first, end);
     tcase_add_unchecked_fixture(t, open, NULL);
     suite_add_tcase(s, t);
+}
+
+static inline void
+bt_gpu_add(Suite *s, const char *name, void (*open)(void), const TTest *test, int count)
+{
+    bt_gpu_add_some(s, name, open, test, 0, count);
 }
 
 // run.sh sends SIGUSR1 when the time is over; the others are crashes. Says in which test.

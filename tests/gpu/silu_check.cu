@@ -1,5 +1,5 @@
-// What the tests need of the inside of the CUDA device: every float through the two ways of silu that the GPU has, and the choice
-// between cuBLASLt and our own kernel for prompts.
+// What the tests need of the inside of the CUDA device: every float through the two ways of silu that the GPU has, the choice between
+// cuBLASLt and our own kernel for prompts, and whether a call has left something for the next.
 #include "kernels/cuda/finish.cuh"
 
 extern "C" uint64_t silu_differences(void);
@@ -16,6 +16,19 @@ cuda_use_prompt(bt_device *device, bool on)
     asked = true;
     cuda->gemm = on && has;
     return cuda->gemm;
+}
+
+extern "C" bool
+cuda_has_warpgroups(bt_device *device)
+{
+    return bt_cuda_of(device)->wide;
+}
+
+// Something for the call that was announced.
+extern "C" bool
+cuda_has_left(bt_device *device)
+{
+    return bt_cuda_of(device)->ready.x != NULL;
 }
 
 static __global__ void

@@ -9,17 +9,19 @@
 
 uint64_t silu_differences(void);
 bool cuda_use_prompt(bt_device *device, bool on);
+bool cuda_has_warpgroups(bt_device *device), cuda_has_left(bt_device *device);
 
 #define TOKENS_MAX 2100
 #define LINKS 6
 
-static const bt_format w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
+static const bt_format w8 = {BT_WEIGHT_INT, 8, false, 0, 0}, q4 = {BT_WEIGHT_INT, 4, false, 128, 128};
 static bt_device *ref, *gpu;
 
 typedef struct {
     uint32_t tokens, hidden, ffn;
     bool outliers, bias, gelu;
     float scale, softcap;
+    bool q4; // all but the last link; else w8
 } chain_shape;
 
 enum { STREAM, INNER, ATTENDED, QKV, ARRAYS }; // the arrays that calls read and write
@@ -73,10 +75,11 @@ static void
 add_link(chain *c, int link, const chain_shape *s)
 {
     bool pair = writes[link] == INNER, store = writes[link] == QKV;
+    bt_format f = s->q4 && link + 1 < LINKS ? q4 : w8;
     linear_shape shape = {.part_count = store  ? 3
                                         : pair ? 2
                                                : 1,
-                          .formats = {w8, w8, w8},
+                          .formats = {f, f, f},
                           .rows = {pair ? s->ffn : s->hidden, store ? 192 : s->ffn, 48},
                           .cols = reads[link] == INNER ? s->ffn : s->hidden,
                           .tokens = 1,
@@ -171,14 +174,26 @@ same(const chain *a, const chain *b, int array, const char *when)
 }
 
 static const chain_shape shapes[] = {
-    {130, 576, 1536, false, false, false, 1, 0},    {200, 576, 1536, true, false, false, 0.75f, 0},
-    {257, 256, 704, false, true, true, 1, 0},       {192, 256, 14336, false, false, false, 1, 0},
-    {1300, 1536, 320, false, true, false, 1, 0},    {2100, 256, 1024, false, false, false, 1, 0},
-    {128, 4096, 512, false, false, false, 0.5f, 0}, {300, 1024, 1040, false, false, true, 1, 0},
-    {140, 1040, 288, true, true, false, 1, 20},     {127, 576, 1536, false, false, false, 1, 0},
-    {5, 576, 1536, false, false, false, 1, 0},
+    {130, 576, 1536, false, false, false, 1, 0, false},
+    {200, 576, 1536, true, false, false, 0.75f, 0, false},
+    {257, 256, 704, false, true, true, 1, 0, false},
+    {192, 256, 14336, false, false, false, 1, 0, false},
+    {1300, 1536, 320, false, true, false, 1, 0, false},
+    {2100, 256, 1024, false, false, false, 1, 0, false},
+    {128, 4096, 512, false, false, false, 0.5f, 0, false},
+    {300, 1024, 1040, false, false, true, 1, 0, false},
+    {140, 1040, 288, true, true, false, 1, 20, false},
+    {127, 576, 1536, false, false, false, 1, 0, false},
+    {5, 576, 1536, false, false, false, 1, 0, false},
+    // gate|up in blocks of 256 rows, which leave down's INT8, up to 32 tokens:
+    {32, 256, 8704, true, false, false, 1, 0, true},
+    {17, 1024, 8650, true, true, true, 1, 20, true},
+    {23, 4096, 8576, false, false, false, 0.5f, 0, true},
+    {33, 256, 8704, true, false, false, 1, 0, true},
+    {16, 256, 8704, true, false, false, 1, 0, true},
 };
-#define SHAPES (sizeof shapes / sizeof *shapes)
+#define SHAPES (int)(sizeof shapes / sizeof *shapes)
+#define SHAPES_W8 11
 
 // With our own kernel for prompts where the GPU has it, and with cuBLASLt.
 START_TEST(calls_that_know_the_next_give_the_bits_of_ref)
@@ -224,9 +239,9 @@ run_all(chain *c, bool prompt)
 START_TEST(our_own_kernel_gives_the_bits_of_cublas)
 {
     static const chain_shape large[] = {
-        {2100, 1024, 4096, false, false, false, 1, 0},
-        {2048, 2048, 1536, false, false, false, 1, 0},
-        {256, 512, 8192, false, false, false, 1, 0},
+        {2100, 1024, 4096, false, false, false, 1, 0, false},
+        {2048, 2048, 1536, false, false, false, 1, 0, false},
+        {256, 512, 8192, false, false, false, 1, 0, false},
     };
     chain a, b;
 
@@ -263,44 +278,66 @@ START_TEST(repeated_chains_give_the_bits_of_ref)
 }
 END_TEST
 
+// Else the tests above would say nothing of it.
+START_TEST(a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with)
+{
+    static const chain_shape tall = {32, 256, 8704, true, false, false, 1, 0, true};
+    chain c;
+
+    chain_init(&c, gpu, &tall);
+    run(&c, 2);
+    ck_assert(!cuda_has_left(gpu));
+    announce(&c, true);
+    run(&c, 2);
+    ck_assert(cuda_has_left(gpu) || !cuda_has_warpgroups(gpu));
+    run(&c, 3);
+    ck_assert(!cuda_has_left(gpu));
+    chain_fini(&c);
+}
+END_TEST
+
 // What was announced and what comes instead.
-enum { OTHER_NORM, NO_NORM, OTHER_EPS, FEWER_TOKENS, OTHER_X, CALLED_TWICE, WRITTEN_BETWEEN, WAYS };
+enum { OTHER_NORM, NO_NORM, OTHER_EPS, FEWER_TOKENS, OTHER_X, CALLED_TWICE, WRITTEN_BETWEEN, OTHER_WEIGHTS, WAYS };
 
 static void
-differ(chain *c, int way, const float *other_norm)
+differ(chain *c, int link, int way, const float *other_norm)
 {
-    bt_linear_args *next = &c->args[2];
+    int reader = way == OTHER_WEIGHTS ? link + 3 : link + 1, between = writes[link];
+    bt_linear_args *next = &c->args[reader];
 
-    run(c, 1);
+    run(c, link);
     next->norm = way == OTHER_NORM ? other_norm : way == NO_NORM ? NULL : next->norm;
     next->norm_eps = way == OTHER_EPS ? 0.5f : next->norm_eps;
-    next->tokens = way == FEWER_TOKENS ? next->tokens - 1 : next->tokens;
-    next->x = way == OTHER_X ? c->arrays[ATTENDED] : next->x;
+    next->tokens = way == FEWER_TOKENS || way == OTHER_X ? next->tokens - 1 : next->tokens;
+    next->x += way == OTHER_X ? next->x_stride : 0;
     if (way == CALLED_TWICE) {
-        run(c, 1);
-        run(c, 2);
+        run(c, link);
+        run(c, reader);
     }
     if (way == WRITTEN_BETWEEN) {
-        float *v = numbers(array_floats(c, STREAM), 5);
+        float *v = numbers(array_floats(c, between), 5);
 
-        ck_assert_int_eq(bt_device_write(c->device, c->arrays[STREAM], v, array_floats(c, STREAM) * 4), BT_OK);
+        ck_assert_int_eq(bt_device_write(c->device, c->arrays[between], v, array_floats(c, between) * 4), BT_OK);
         free(v);
     }
-    run(c, 2);
+    run(c, reader);
 }
 
+// After O of whole rows' scales, and after gate|up in blocks of 256 rows.
 START_TEST(another_call_than_the_one_announced_gives_the_bits_of_ref)
 {
-    const chain_shape *s = &shapes[0];
-    float *norm = numbers(s->hidden, 9);
+    static const chain_shape pairs = {29, 256, 8704, true, false, false, 1, 0, true};
+    const chain_shape *s = _i < WAYS ? &shapes[0] : &pairs;
+    int link = _i < WAYS ? 1 : 2, way = _i % WAYS;
+    float *norm = numbers(s->ffn, 9);
     chain a, b;
 
     chain_init(&a, ref, s);
     chain_init(&b, gpu, s);
     announce(&b, false);
     cuda_use_prompt(gpu, false); // which goes on after O as well
-    differ(&a, _i, norm);
-    differ(&b, _i, linear_copy(&b.copies, norm, s->hidden * 4));
+    differ(&a, link, way, norm);
+    differ(&b, link, way, linear_copy(&b.copies, norm, s->ffn * 4));
     same(&a, &b, STREAM, "stream");
     same(&a, &b, INNER, "inner");
     cuda_use_prompt(gpu, true);
@@ -337,15 +374,16 @@ static Suite *
 suite(void)
 {
     Suite *s = suite_create("cuda chain");
-    TCase *t = tcase_create("bits");
 
-    tcase_add_loop_test(t, our_own_kernel_gives_the_bits_of_cublas, 0, 3);
-    tcase_add_loop_test(t, calls_that_know_the_next_give_the_bits_of_ref, 0, SHAPES);
-    tcase_add_test(t, repeated_chains_give_the_bits_of_ref);
-    tcase_add_loop_test(t, another_call_than_the_one_announced_gives_the_bits_of_ref, 0, WAYS);
-    tcase_add_test(t, silu_is_the_same_for_every_float);
-    tcase_add_unchecked_fixture(t, open_devices, NULL);
-    suite_add_tcase(s, t);
+    bt_gpu_add(s, "own", open_devices, our_own_kernel_gives_the_bits_of_cublas, 3);
+    bt_gpu_add_some(s, "w8", open_devices, calls_that_know_the_next_give_the_bits_of_ref, 0, SHAPES_W8);
+    bt_gpu_add_some(s, "q4", open_devices, calls_that_know_the_next_give_the_bits_of_ref, SHAPES_W8, SHAPES);
+    bt_gpu_add(s, "repeated", open_devices, repeated_chains_give_the_bits_of_ref, 1);
+    bt_gpu_add_some(s, "other w8", open_devices, another_call_than_the_one_announced_gives_the_bits_of_ref, 0, WAYS);
+    bt_gpu_add_some(s, "other q4", open_devices, another_call_than_the_one_announced_gives_the_bits_of_ref, WAYS,
+                    2 * WAYS);
+    bt_gpu_add(s, "left", open_devices, a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with, 1);
+    bt_gpu_add(s, "silu", open_devices, silu_is_the_same_for_every_float, 1);
     return s;
 }
 

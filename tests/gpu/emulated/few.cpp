@@ -10,9 +10,9 @@ static uint32_t calls, taken_calls;
 static bool all;
 
 bt_err
-bt_cuda_prologue(bt_cuda *c, const bt_linear_args *a, bt_cuda_a8_order order)
+bt_cuda_activations(bt_cuda *c, const bt_linear_args *a, linear_call *call)
 {
-    emu_prologue(c, a, order);
+    emu_prologue(c, a, call->order);
     return BT_OK;
 }
 

@@ -50,6 +50,8 @@ emu_device(int sms, uint32_t tokens, uint32_t cols, uint32_t rows)
     cuda.shared_max = 227 * 1024, cuda.sa_stride = tokens;
     cuda.a8 = emu_array<int8_t>(stride * tokens);
     cuda.sa = emu_array<float>(stride / 32 * tokens);
+    cuda.a8_next = emu_array<int8_t>(stride * tokens);
+    cuda.sa_next = emu_array<float>(stride / 32 * tokens);
     cuda.sums = emu_array<int32_t>(stride / 32 * tokens);
     cuda.normed = emu_array<float>(stride * tokens);
     ref = linear_device("ref", 1, tokens, cols, rows);

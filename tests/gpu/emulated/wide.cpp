@@ -17,7 +17,7 @@ static const struct {
     {9, 132, 8},  // sums meet in global memory
     {6, 2, 99},   // blocks of 256 rows for some
 };
-static uint32_t calls;
+static uint32_t calls, left;
 static bool all;
 
 static void
@@ -28,16 +28,59 @@ make_room(void)
     cuda.meetings = (uint32_t *)calloc(MEETINGS, 4);
 }
 
+// Where a pair leaves its y for a call that wants it in one or another order.
+static bt_cuda_leaves
+leaves_of(const linear_call *c)
+{
+    bt_cuda_leaves leaves;
+
+    memset(&leaves, 0, sizeof leaves);
+    if (c->paired) {
+        leaves.to.cols = c->part[0].rows, leaves.to.act_block = 128;
+        leaves.to.order = (bt_cuda_a8_order)(c->tokens % 3);
+        leaves.to.a8 = cuda.a8_next, leaves.to.sa = cuda.sa_next;
+        leaves.to.a8_stride = bt_cuda_a8_columns(leaves.to.cols);
+        leaves.to.sa_stride = bt_cuda_sa_stride(&cuda, c->tokens);
+        leaves.write = true;
+    }
+    return leaves;
+}
+
+// What was left is what the prologue makes of y.
+static void
+check_left(const linear_call *c, const bt_row_target *to)
+{
+    bt_weight next = {.format = {BT_WEIGHT_INT, 4, false, 128, 128}, .rows = 16, .cols = to->cols};
+    bt_linear_args args = {.weights = {&next}, .weight_count = 1, .tokens = c->tokens, .x = c->y};
+
+    args.x_stride = c->y_stride;
+    emu_prologue(&cuda, &args, to->order);
+    for (uint32_t t = 0; t < c->tokens; t++) {
+        for (uint32_t k = 0; k < to->a8_stride; k++) {
+            size_t at = bt_cuda_a8_in(to->order, to->a8_stride, t, k), sa = k / 128 * to->sa_stride + t;
+
+            ck_assert_msg(to->a8[at] == cuda.a8[at] && to->sa[sa] == cuda.sa[sa],
+                          "left of token %u, column %u: %d times %.9g, not %d times %.9g", t, k, to->a8[at], to->sa[sa],
+                          cuda.a8[at], cuda.sa[sa]);
+        }
+    }
+    left++;
+}
+
 static bool
 run(const bt_linear_args *args)
 {
     linear_call c = call_of(&cuda, args);
+    bt_cuda_leaves leaves = leaves_of(&c);
 
     if (!bt_cuda_wants_wide(&cuda, &c, &c.order)) {
         return false;
     }
     emu_prologue(&cuda, args, c.order);
-    bt_cuda_linear_wide(&cuda, &c);
+    bt_cuda_linear_wide(&cuda, &c, &leaves);
+    if (leaves.to.a8 != NULL) {
+        check_left(&c, &leaves.to);
+    }
     for (int i = 0; i < MEETINGS; i++) {
         ck_assert_uint_eq(cuda.meetings[i], 0);
     }
@@ -88,8 +131,9 @@ START_TEST(many_tokens_give_the_bits_of_ref)
             }
         }
     }
-    printf("%u blocks at once, %d multiprocessors%s: %u calls, all equal\n", emu_slots, cuda.sms,
-           emu_eager ? ", eager" : "", calls);
+    ck_assert_msg(cuda.sms != 2 || left != 0, "no call left what the next one begins with");
+    printf("%u blocks at once, %d multiprocessors%s: %u calls, all equal, of which %u left INT8\n", emu_slots, cuda.sms,
+           emu_eager ? ", eager" : "", calls, left);
 }
 END_TEST
 

@@ -38,7 +38,8 @@ __launch_bounds__(WIDE_THREADS, 1)
     float *partials = (float *)(memory + w.stages * W::stage_bytes);
     float *outliers = partials + W::partials_bytes / 4;
     uint32_t barriers_at = bt_shared_at(outliers) + w.outlier_bytes;
-    uint32_t *taken = (uint32_t *)(outliers + w.outlier_bytes / 4 + WIDE_STAGES * 4);
+    uint32_t *taken = (uint32_t *)(outliers + w.outlier_bytes / 4 + WIDE_STAGES * 4), *rows = taken + 4; // of outliers
+    uint32_t ready = barriers_at + WIDE_STAGES * 16 + 8;
 
     wide_loader loader;
     if (warp == WIDE_WORKERS / 32) {
@@ -46,6 +47,7 @@ __launch_bounds__(WIDE_THREADS, 1)
         wide_load_ahead<BITS, BLOCK, ASYM, N>(w, maps, loader);
     } else if (threadIdx.x == 0) {
         *taken = 0;
+        bt_barrier_init(ready, 3);
     }
     __syncthreads();
     bt_let_next();
@@ -61,7 +63,7 @@ __launch_bounds__(WIDE_THREADS, 1)
             wide_send(w, partials, rank, W::partials_bytes);
         }
         if (w.turned != NULL) {
-            wide_outliers<N, R::columns_late>(w, rank, lane, taken, outliers);
+            wide_outliers<N, R::columns_late>(w, rank, lane, rows, ready, taken, outliers);
         }
         wide_meet(w);
         if (w.runs != NULL) {
@@ -78,14 +80,14 @@ __launch_bounds__(WIDE_THREADS, 1)
             wide_load<BITS, BLOCK, ASYM, N>(w, maps, loader);
         } else {
             if (w.turned != NULL) {
-                wide_outliers_ahead(w, rank, threadIdx.x - WIDE_WORKERS - 32, WIDE_THREADS - WIDE_WORKERS - 32);
+                wide_outliers_ahead(w, rank, warp - WIDE_WORKERS / 32 - 1, 3, lane, rows, ready);
             }
             bt_wait_before();
             if (w.turns != 0) {
                 wide_turn(w, lane);
             }
             if (w.turned != NULL) {
-                wide_outliers<N, R::columns>(w, rank, lane, taken, outliers);
+                wide_outliers<N, R::columns>(w, rank, lane, rows, ready, taken, outliers);
             }
         }
         wide_meet(w);

@@ -6,7 +6,8 @@
 #include "kernels/cuda/linear_wide_call.cuh"
 
 #define SHARED_MAX (227u * 1024)
-#define BARRIER_BYTES (WIDE_STAGES * 16 + 16) // and what was taken of outliers
+// And what outliers need: what was taken of them, and where rows begin.
+#define BARRIER_BYTES (WIDE_STAGES * 16 + 16 + WIDE_TILES * WIDE_ROW_STARTS * 4)
 #define STAGES_GOOD 4u
 
 // ---- the cut ----

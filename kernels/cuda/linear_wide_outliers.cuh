@@ -5,126 +5,168 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// V float4 of zeros that nothing is added to.
+// What changes nothing that it is added to.
 static __device__ __forceinline__ float4
 wide_nothing(void)
 {
     return make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
 }
 
-// Four rows of the share, eight lanes each, four tokens a piece of 32: chains of fmaf by rising column to sums [rows][N + 4], AHEAD columns
-// at once on their way. Rows without any get −0, which changes nothing that it is added to.
+// Four rows of the share: eight lanes have a row, four tokens a piece of 32.
+typedef struct {
+    uint32_t pass, part, begin, count; // its outliers: where in those of its matrix, and how many
+} wide_hits;
+
+// The next four rows that nobody has taken; none: rows without outliers.
+static __device__ __forceinline__ wide_hits
+wide_take(const uint32_t *rows, uint32_t passes, uint32_t lane, uint32_t *taken)
+{
+    wide_hits h = {};
+
+    if (lane == 0) {
+        h.pass = atomicInc(taken, 0x7fffffffu); // of atomicAdd(…, 1) ptxas makes twelve instructions
+    }
+    h.pass = __shfl_sync(0xffffffffu, h.pass, 0);
+    if (h.pass < passes) {
+        const uint32_t *tile = rows + h.pass / 4 * WIDE_ROW_STARTS, *row = tile + h.pass % 4 * 4 + lane / 8;
+
+        h.begin = row[0], h.count = row[1] - h.begin, h.part = tile[17];
+    }
+    return h;
+}
+
+// A lane's one of the outliers s … s + 7 of its row: column and delta.
+static __device__ __forceinline__ void
+wide_hit(const linear_call &c, const wide_hits &h, uint32_t s, uint32_t lane, uint32_t *col, __half *delta)
+{
+    const bt_cuda_matrix &m = c.part[h.part];
+
+    *col = 0, *delta = __half();
+    if (s + lane % 8 < h.count) {
+        *col = m.outlier_cols[h.begin + s + lane % 8], *delta = m.deltas[h.begin + s + lane % 8];
+    }
+}
+
+// o += delta * x of eight of them in rising order, as fmaf; AHEAD columns at once on their way. A lane whose row has fewer adds 0 times column
+// 0: from the first-level cache, since what all the GPU reads at one place of the second-level cache is what everybody waits for.
 template <int N, int AHEAD>
 static __device__ __forceinline__ void
-wide_chain(const wide_call &w, uint32_t first, uint32_t tiles, uint32_t pass, uint32_t lane, float *sums)
+wide_chain(const wide_call &w, const char *turned, uint32_t stride, uint32_t steps, uint32_t col, float delta,
+           uint32_t lane, float4 o[N / 32])
 {
-    const uint32_t all = 0xffffffffu;
+    const uint32_t all = 0xffffffffu, token = blockIdx.y * N + lane % 8 * 4;
     const int pieces = N / 32;
-    uint32_t part = 0, tile = 0, row = pass * 4 % 16 + lane / 8, token = blockIdx.y * N + lane % 8 * 4, begin = 0,
-             count = 0;
-    uint32_t stride = (uint32_t)w.turned_stride;
-    bool there = wide_tile(w.c, wide_share_tile(first, tiles, pass * 4), &part, &tile);
-    const bt_cuda_matrix &m = w.c.part[part];
-    float4 o[pieces] = {};
-
-    if (there && m.row_start != NULL && tile * 16 + row < m.rows) {
-        begin = m.row_start[tile * 16 + row];
-        count = m.row_start[tile * 16 + row + 1] - begin;
-    }
-    uint32_t steps = __reduce_max_sync(all, count);
-
-#pragma unroll 1
-    for (uint32_t s = 0; s < steps; s += 8) {
-        bool mine = s + lane % 8 < count;
-        uint32_t col = mine ? m.outlier_cols[begin + s + lane % 8] : 0;
-        __half delta = mine ? m.deltas[begin + s + lane % 8] : __half();
 
 #pragma unroll
-        for (uint32_t b = 0; b < 8; b += AHEAD) {
-            float4 x[AHEAD][pieces];
+    for (uint32_t b = 0; b < 8; b += AHEAD) {
+        float4 x[AHEAD][pieces];
 
-            if (s + b >= steps) {
-                break;
-            }
+        if (b != 0 && b >= steps) {
+            break;
+        }
 #pragma unroll
-            for (uint32_t i = 0; i < AHEAD; i++) {
-                uint32_t k = __shfl_sync(all, col, b + i, 8);
-
-#pragma unroll
-                for (int p = 0; p < pieces; p++) {
-                    if (s + b + i < count && token + p * 32 < stride) {
-                        x[i][p] = __ldcg((const float4 *)(w.turned + k * stride + token + p * 32));
-                    }
-                }
-            }
-#pragma unroll
-            for (uint32_t i = 0; i < AHEAD; i++) {
-                float d = __half2float(__shfl_sync(all, delta, b + i, 8));
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            const char *at = turned + (uint64_t)__shfl_sync(all, col, b + i, 8) * stride;
 
 #pragma unroll
-                for (int p = 0; p < pieces; p++) {
-                    if (s + b + i < count) {
-                        o[p].x = fmaf(d, x[i][p].x, o[p].x), o[p].y = fmaf(d, x[i][p].y, o[p].y);
-                        o[p].z = fmaf(d, x[i][p].z, o[p].z), o[p].w = fmaf(d, x[i][p].w, o[p].w);
-                    }
+            for (int p = 0; p < pieces; p++) {
+                if (p == 0 || token + p * 32 < w.turned_stride) {
+                    x[i][p] = __ldca((const float4 *)(at + p * 128));
                 }
             }
         }
-    }
 #pragma unroll
-    for (int p = 0; p < pieces; p++) {
-        *(float4 *)(sums + (pass * 4 + lane / 8) * (N + 4) + p * 32 + lane % 8 * 4) =
-            count != 0 ? o[p] : wide_nothing();
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            float d = __shfl_sync(all, delta, b + i, 8);
+
+#pragma unroll
+            for (int p = 0; p < pieces; p++) {
+                o[p].x = fmaf(d, x[i][p].x, o[p].x), o[p].y = fmaf(d, x[i][p].y, o[p].y);
+                o[p].z = fmaf(d, x[i][p].z, o[p].z), o[p].w = fmaf(d, x[i][p].w, o[p].w);
+            }
+        }
     }
 }
 
-// What there is to do of outliers, by whoever has time: four rows at a time are taken from `taken`. The warps that have nothing else to do
-// begin at once; those that multiply help when they are through.
+// What there is to do of outliers, by whoever has time: chains of fmaf by rising column to sums [rows][N + 4], four rows at a time, which are
+// taken from `taken`. Rows without any get −0, which changes nothing that it is added to. The warps that have nothing else to do begin at
+// once; those that multiply help when they are through. The next columns are on their way while one's activations are.
 template <int N, int AHEAD>
 static __device__ __forceinline__ void
-wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, uint32_t *taken, float *sums)
+wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *rows, uint32_t ready, uint32_t *taken,
+              float *sums)
 {
-    uint32_t first, tiles = wide_share(w.c, rank, &first), passes = tiles * (w.c.paired ? 8 : 4);
-    bool turned = false;
+    uint32_t first, passes = wide_share(w.c, rank, &first) * (w.c.paired ? 8 : 4), col, steps;
+    __half delta;
+    float4 o[N / 32] = {};
+    const char *turned = (const char *)(w.turned + blockIdx.y * N + lane % 8 * 4); // of this lane
+    uint32_t stride = (uint32_t)w.turned_stride * 4;
+    wide_hits now;
 
-    for (;;) {
-        uint32_t pass = 0;
+    asm volatile("" : "+l"(turned), "+r"(stride)); // or each address is made anew
+    bt_barrier_wait(ready, 0);
+    now = wide_take(rows, passes, lane, taken);
+    if (now.pass >= passes) {
+        return;
+    }
+    wide_hit(w.c, now, 0, lane, &col, &delta);
+    wide_turn_wait(w, lane);
+    steps = __reduce_max_sync(0xffffffffu, now.count);
+#pragma unroll 1
+    for (uint32_t s = 0;;) {
+        bool ends = s + 8 >= steps;
+        wide_hits next = ends ? wide_take(rows, passes, lane, taken) : now;
+        uint32_t next_s = ends ? 0 : s + 8, next_col;
+        __half next_delta;
 
-        if (lane == 0) {
-            pass = atomicAdd(taken, 1);
+        wide_hit(w.c, next, next_s, lane, &next_col, &next_delta);
+        if (s < steps) {
+            wide_chain<N, AHEAD>(w, turned, stride, steps - s, col, __half2float(delta), lane, o);
         }
-        pass = __shfl_sync(0xffffffffu, pass, 0);
-        if (pass >= passes) {
-            return;
+        if (ends) {
+#pragma unroll
+            for (int p = 0; p < N / 32; p++) {
+                *(float4 *)(sums + (now.pass * 4 + lane / 8) * (N + 4) + p * 32 + lane % 8 * 4) =
+                    now.count != 0 ? o[p] : wide_nothing();
+                o[p] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+            if (next.pass >= passes) {
+                return;
+            }
+            steps = __reduce_max_sync(0xffffffffu, next.count);
         }
-        if (!turned) {
-            wide_turn_wait(w, lane);
-            turned = true;
-        }
-        wide_chain<N, AHEAD>(w, first, tiles, pass, lane, sums);
+        now = next, s = next_s, col = next_col, delta = next_delta;
     }
 }
 
-// Where they lie, into the second-level cache: nothing before this kernel wrote that.
+// Where the outliers of the share's rows begin, to shared memory: WIDE_ROW_STARTS a tile, 17 and its part. And all of them into the
+// second-level cache: nothing before this kernel wrote that. `ready` counts the warps that are through.
 static __device__ __forceinline__ void
-wide_outliers_ahead(const wide_call &w, uint32_t rank, uint32_t thread, uint32_t threads)
+wide_outliers_ahead(const wide_call &w, uint32_t rank, uint32_t warp, uint32_t warps, uint32_t lane, uint32_t *rows,
+                    uint32_t ready)
 {
     uint32_t first, tiles = wide_share(w.c, rank, &first), all = tiles * (w.c.paired ? 2 : 1), part, tile;
 
-    for (uint32_t i = thread / 32; i < all; i += threads / 32) {
-        if (!wide_tile(w.c, wide_share_tile(first, tiles, i * 16), &part, &tile)) {
-            continue;
-        }
+    for (uint32_t i = warp; i < all; i += warps) {
+        bool there = wide_tile(w.c, wide_share_tile(first, tiles, i * 16), &part, &tile);
         const bt_cuda_matrix &m = w.c.part[part];
+        uint32_t at = 0, end;
 
-        if (m.row_start != NULL) {
-            uint32_t end = tile * 16 + 16 < m.rows ? tile * 16 + 16 : m.rows;
-
-            for (uint32_t at = m.row_start[tile * 16] + thread % 32 * 32; at < m.row_start[end]; at += 1024) {
-                bt_prefetch(m.outlier_cols + at);
-                bt_prefetch(m.deltas + at);
-            }
+        if (there && m.row_start != NULL && lane < 17) {
+            at = m.row_start[tile * 16 + lane < m.rows ? tile * 16 + lane : m.rows];
         }
+        if (lane < 18) {
+            rows[i * WIDE_ROW_STARTS + lane] = lane < 17 ? at : part;
+        }
+        end = __shfl_sync(0xffffffffu, at, 16);
+        for (at = __shfl_sync(0xffffffffu, at, 0) + lane * 32; at < end; at += 1024) {
+            bt_prefetch(m.outlier_cols + at);
+            bt_prefetch(m.deltas + at);
+        }
+    }
+    __syncwarp();
+    if (lane == 0) {
+        bt_barrier_arrive(ready);
     }
 }
 

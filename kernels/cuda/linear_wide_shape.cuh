@@ -20,6 +20,7 @@
 #define WIDE_RANKS 8u // blocks of threads that share K at most
 #define WIDE_STAGES 12u
 #define WIDE_TURNS 4u        // counters (linear_wide_turn.cuh)
+#define WIDE_ROW_STARTS 18u  // words of a tile (linear_wide_outliers.cuh)
 #define WIDE_WORKERS_MEET 1u // barrier of those that multiply
 
 typedef struct {
@@ -76,12 +77,13 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     }
 };
 
-// Registers of a thread: the kernel begins with 168 each (640 threads: 96), and those that multiply get what the others give. `columns`: of
+// Registers of a thread: the kernel begins with 168 each (640 threads: 96), and those that multiply get what the others give (of tall blocks
+// nothing: outliers need theirs). `columns`: of
 // outliers, on their way at once, while others multiply and after that.
 template <int N> struct wide_registers {
     static const bool tall = WIDE_FOURS == 4;
-    static const int workers = tall ? 104 : 216, others = tall ? 64 : 72;
-    static const int columns = N == 128 ? 2 : N == 64 || tall ? 4 : 8, columns_late = tall ? 4 : 8;
+    static const int workers = tall ? 96 : 216, others = tall ? 88 : 72;
+    static const int columns = N == 128 ? 2 : N == 64 ? 4 : 8, columns_late = 8;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

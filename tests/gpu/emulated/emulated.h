@@ -203,6 +203,13 @@ __ldcg(const T *from)
     return *from;
 }
 
+template <typename T>
+static inline T
+__ldca(const T *from)
+{
+    return *from;
+}
+
 // ---- numbers ----
 
 template <typename To, typename From>

@@ -35,8 +35,8 @@ __launch_bounds__(WIDE_THREADS, 1)
     uint32_t first = rank * w.c.run * SEGMENT,
              end = first + w.c.run * SEGMENT < w.c.padded ? first + w.c.run * SEGMENT : w.c.padded;
     uint32_t units = (end - first + WIDE_UNIT - 1) / WIDE_UNIT;
-    float *partials = (float *)(memory + w.stages * W::stage_bytes);
-    float *outliers = partials + W::partials_bytes / 4;
+    float *partials = (float *)(memory + (W::late ? 0 : w.stages * W::stage_bytes));
+    float *outliers = (float *)(memory + w.stages * W::stage_bytes + W::own_bytes);
     uint32_t barriers_at = bt_shared_at(outliers) + w.outlier_bytes;
     uint32_t *taken = (uint32_t *)(outliers + w.outlier_bytes / 4 + WIDE_STAGES * 4), *rows = taken + 4; // of outliers
     uint32_t ready = barriers_at + WIDE_STAGES * 16 + 8;

@@ -53,7 +53,7 @@ outlier_bytes(const linear_call *c, uint32_t ranks, uint32_t n)
 #define COST_FAR 6u
 
 typedef struct {
-    uint32_t n, stage_bytes, partials_bytes;
+    uint32_t n, stage_bytes, partials_bytes, own_bytes, turn;
 } wide_sizes;
 
 // Rounds of the whole GPU times what a block takes, in units.
@@ -75,8 +75,9 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
 
     for (uint32_t run = WIDE_RUN; run >= 1; run /= 2) {
         uint32_t ranks = (segments + run - 1) / run, sums = w->turned != NULL ? outlier_bytes(c, ranks, sizes->n) : 0;
-        int32_t left = (int32_t)(SHARED_MAX - BARRIER_BYTES - sizes->partials_bytes) - (int32_t)sums;
-        uint32_t stages = left > 0 ? (uint32_t)left / sizes->stage_bytes : 0, each = run < segments ? run : segments;
+        int32_t left = (int32_t)(SHARED_MAX - BARRIER_BYTES - sizes->own_bytes) - (int32_t)sums;
+        uint32_t stages = left > 0 ? (uint32_t)left / sizes->stage_bytes / sizes->turn * sizes->turn : 0,
+                 each = run < segments ? run : segments;
         bool far_fits = ranks > 1 && blocks <= BT_CUDA_MEETINGS - WIDE_TURNS &&
                         (size_t)blocks * ranks * sizes->partials_bytes <= cuda->partial_floats * 4;
 
@@ -125,7 +126,7 @@ static cudaError_t
 go(bt_cuda *cuda, wide_call *w)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes};
+    const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes, W::own_bytes, W::turn};
     wide_maps maps;
 
     for (uint32_t ranks = 1; ranks <= WIDE_RANKS && cuda->clusters[ranks] == 0; ranks++) {
@@ -140,7 +141,7 @@ go(bt_cuda *cuda, wide_call *w)
     }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,
                                 dim3(w->c.groups, (w->c.tokens + N - 1) / N, wide_blocks(&w->c)), dim3(WIDE_THREADS),
-                                w->stages * W::stage_bytes + W::partials_bytes + w->outlier_bytes + BARRIER_BYTES,
+                                w->stages * W::stage_bytes + W::own_bytes + w->outlier_bytes + BARRIER_BYTES,
                                 w->runs != NULL ? 1 : w->c.groups, *w, maps);
 }
 

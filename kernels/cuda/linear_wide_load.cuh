@@ -98,18 +98,23 @@ wide_load_ahead(const wide_call &w, const wide_maps &maps, const wide_loader &l)
     __syncwarp();
 }
 
-// Then, when what this kernel waits for is there: activations, and the other units as stages are read.
+// Then, when what this kernel waits for is there: activations, and the other units as stages are read. Behind the last one a stage is said to
+// be there in which nothing comes, so that who multiplies need not know which one is the last.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
 wide_load(const wide_call &w, const wide_maps &maps, const wide_loader &l)
 {
     bt_wait_before();
 #pragma unroll 1
-    for (uint32_t u = 0, slot = 0, round = 0; u < l.units; u++) {
+    for (uint32_t u = 0, slot = 0, round = 0; u <= l.units; u++) {
         if (round != 0) {
             bt_barrier_wait(l.barriers + slot * 16 + 8, (round - 1) & 1);
         }
         if (bt_elect()) {
+            if (u == l.units) {
+                bt_barrier_arrive(l.barriers + slot * 16);
+                break;
+            }
             if (round != 0) {
                 wide_load_weights<BITS, BLOCK, ASYM, N>(w, maps, l, u, slot);
             }

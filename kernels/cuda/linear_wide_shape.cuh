@@ -64,6 +64,10 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int partial_bytes = (int)WIDE_ROWS * row_floats * 4;
     static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
     static const int outputs = N / 2; // of a thread
+    // Of tall blocks sums stay in registers to the end and lie in the ring of stages then; else they have shared memory of their own.
+    static const bool late = WIDE_FOURS == 4 && !ASYM;
+    static const int own_bytes = late ? 0 : partials_bytes;
+    static const int turn = BITS == 4 && BLOCK == 128 && !ASYM && N <= 64 ? 2 : 1; // stages of a turn of the loop
 
     // Has a row one scale, over all columns? And bytes of a tile's scales in a stage.
     static __device__ __forceinline__ bool by_row(const linear_call &c)

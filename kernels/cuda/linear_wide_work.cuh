@@ -7,9 +7,11 @@
 
 // The warp's 16 rows of a unit of nibbles, as they lie.
 static __device__ __forceinline__ void
-wide_nibbles(const uint8_t *tile, uint32_t lane, uint4 v[2])
+wide_nibbles(uint32_t own, uint4 v[2])
 {
-    v[0] = *(const uint4 *)(tile + lane * 16), v[1] = *(const uint4 *)(tile + 512 + lane * 16);
+    const uint4 *from = (const uint4 *)bt_shared_of(own);
+
+    v[0] = from[0], v[1] = from[32];
 }
 
 // The same as wgmma's A: bytes, symmetric ones as 16 times themselves.
@@ -47,9 +49,10 @@ template <int BLOCK, bool ASYM, int N> struct wide_sums {
 // Products of one block of a unit, on their way until bt_wgmma_wait.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
-wide_issue(uint64_t tokens, uint64_t codes, int b, const uint32_t a[4][4], int32_t dot[N / 2])
+wide_issue(uint32_t tokens_low, uint32_t codes_low, int b, const uint32_t a[4][4], int32_t dot[N / 2])
 {
     const int steps = BLOCK / 32;
+    const uint64_t rows = bt_wgmma_rows(0) >> 32 << 32, tokens = rows | tokens_low, codes = rows | codes_low;
 
     bt_wgmma_fence();
 #pragma unroll
@@ -65,29 +68,36 @@ wide_issue(uint64_t tokens, uint64_t codes, int b, const uint32_t a[4][4], int32
     bt_wgmma_commit();
 }
 
-// An integer of less than 22 bits as float, exactly: a conversion takes eight cycles of a warp, this takes three.
-static __device__ __forceinline__ float
-wide_float(int32_t v)
-{
-    return __int_as_float(0x4b400000 + v) - 12582912.0f; // 1.5 * 2^23
-}
+// Where a thread reads in the first stage: addresses in shared memory. Kept as they are: made anew for each unit they cost a tenth of it.
+typedef struct {
+    uint32_t nibbles, scales, minima, sa, sums;
+} wide_places;
 
-// acc += scale * dot for those.
 template <int BITS, int BLOCK, bool ASYM, int N>
-static __device__ __forceinline__ void
-wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, bool row_scale, uint32_t lane,
-           const int32_t dot[N / 2], wide_sums<BLOCK, ASYM, N> *s)
+static __device__ __forceinline__ wide_places
+wide_places_of(uint32_t stages, bool row_scale, uint32_t warp, uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    uint32_t tiles_at = tile * (row_scale ? 32 : W::tile_scales);
-    uint32_t tokens_at = lane % 4 * 2;
-    const __half *scales = (const __half *)(stage + W::scales_at + tiles_at) + (row_scale ? 0 : b * 16) + lane / 4;
-    const __half *minima = (const __half *)(stage + W::minima_at + tiles_at) + b * 16 + lane / 4;
-    const float *sa =
-        (const float *)(stage + W::sa_at) + (c.act_shift < 31 ? b * BLOCK >> c.act_shift : 0) * N + tokens_at;
-    const int32_t *sums = (const int32_t *)(stage + W::sums_at) + b * (BLOCK / 32) * N + tokens_at;
-    const float unit16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // exact
-    float sw[2] = {__half2float(scales[0]) * unit16, __half2float(scales[8]) * unit16}, sm[2];
+    uint32_t tile = stages + warp * (row_scale ? 32 : W::tile_scales) + lane / 4 * 2;
+    wide_places p = {stages + W::codes_at + warp * 1024 + lane * 16, tile + W::scales_at, tile + W::minima_at,
+                     stages + W::sa_at + lane % 4 * 8, stages + W::sums_at + lane % 4 * 8};
+
+    asm volatile("" : "+r"(p.nibbles), "+r"(p.scales), "+r"(p.sa));
+    return p;
+}
+
+// acc += scale * dot for those; of symmetric nibbles 16 times as much, which wide_join takes back (exactly).
+template <int BITS, int BLOCK, bool ASYM, int N>
+static __device__ __forceinline__ void
+wide_scale(const linear_call &c, uint32_t stage, const wide_places &at, int b, bool row_scale, const int32_t dot[N / 2],
+           wide_sums<BLOCK, ASYM, N> *s)
+{
+    const __half *scales = (const __half *)bt_shared_of(at.scales + stage) + (row_scale ? 0 : b * 16);
+    const __half *minima = (const __half *)bt_shared_of(at.minima + stage) + b * 16;
+    const float *sa = (const float *)bt_shared_of(at.sa + stage) +
+                      (BLOCK < 128 && c.act_shift < 31 ? b * BLOCK >> c.act_shift : 0) * N;
+    const int32_t *sums = (const int32_t *)bt_shared_of(at.sums + stage) + b * (BLOCK / 32) * N;
+    float sw[2] = {__half2float(scales[0]), __half2float(scales[8])}, sm[2];
     float *acc = s->acc, *min = s->min;
 
     if (ASYM) {
@@ -97,10 +107,10 @@ wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, boo
     for (int j = 0; j < N / 8; j++) {
         float2 sx = *(const float2 *)(sa + j * 8);
 
-        acc[j * 4] = fmaf(sw[0] * sx.x, wide_float(dot[j * 4]), acc[j * 4]);
-        acc[j * 4 + 1] = fmaf(sw[0] * sx.y, wide_float(dot[j * 4 + 1]), acc[j * 4 + 1]);
-        acc[j * 4 + 2] = fmaf(sw[1] * sx.x, wide_float(dot[j * 4 + 2]), acc[j * 4 + 2]);
-        acc[j * 4 + 3] = fmaf(sw[1] * sx.y, wide_float(dot[j * 4 + 3]), acc[j * 4 + 3]);
+        acc[j * 4] = fmaf(sw[0] * sx.x, (float)dot[j * 4], acc[j * 4]);
+        acc[j * 4 + 1] = fmaf(sw[0] * sx.y, (float)dot[j * 4 + 1], acc[j * 4 + 1]);
+        acc[j * 4 + 2] = fmaf(sw[1] * sx.x, (float)dot[j * 4 + 2], acc[j * 4 + 2]);
+        acc[j * 4 + 3] = fmaf(sw[1] * sx.y, (float)dot[j * 4 + 3], acc[j * 4 + 3]);
         if constexpr (ASYM) {
             int2 sum = *(const int2 *)(sums + j * 8);
 
@@ -110,7 +120,7 @@ wide_scale(const linear_call &c, const uint8_t *stage, uint32_t tile, int b, boo
 
                 sum.x += more.x, sum.y += more.y;
             }
-            sx.x *= wide_float(sum.x), sx.y *= wide_float(sum.y);
+            sx.x *= (float)sum.x, sx.y *= (float)sum.y;
             min[j * 4] = fmaf(sm[0], sx.x, min[j * 4]);
             min[j * 4 + 1] = fmaf(sm[0], sx.y, min[j * 4 + 1]);
             min[j * 4 + 2] = fmaf(sm[1], sx.x, min[j * 4 + 2]);
@@ -158,17 +168,22 @@ wide_add_put(const float *partials, uint32_t warp, uint32_t lane, float *v)
     }
 }
 
-// Segment r (of up to four) of the run is over: pairs join, and the first pair waits in shared memory.
-template <int COUNT, int N>
+// Segment r (of up to four) of the run is over, `unit` of what was summed: pairs join, and the first pair waits in shared memory or in `first`.
+template <typename W, int COUNT, int N>
 static __device__ __forceinline__ void
-wide_join(uint32_t r, float *partials, uint32_t warp, uint32_t lane, float *acc, float *pair)
+wide_join(uint32_t r, float unit, float *partials, uint32_t warp, uint32_t lane, float *acc, float *pair, float *first)
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        pair[i] = r % 2 == 0 ? acc[i] : pair[i] + acc[i];
+        float sum = acc[i] * unit;
+
+        pair[i] = r % 2 == 0 ? sum : pair[i] + sum;
         acc[i] = 0.0f;
+        if (W::late && r == 1) {
+            first[i] = pair[i];
+        }
     }
-    if (r == 1) {
+    if (!W::late && r == 1) {
         wide_put<N>(partials, warp, lane, pair);
     }
 }
@@ -184,21 +199,27 @@ wide_release(uint32_t full, uint32_t lane)
 }
 
 // What a run of segments has come to, after pairs have joined: to its place.
-template <int N>
+template <typename W, int N>
 static __device__ __forceinline__ void
-wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, float *pair)
+wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, float *pair, const float *first)
 {
-    if (segments == 2) {
+    if constexpr (W::late) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            pair[i] = segments > 2 ? first[i] + pair[i] : pair[i];
+        }
+        bt_bar_sync(WIDE_WORKERS_MEET, WIDE_WORKERS); // all have read their last stage
+    } else if (segments == 2) {
         return; // it is there
-    }
-    if (segments > 2) {
+    } else if (segments > 2) {
         wide_add_put<N>(partials, warp, lane, pair);
     }
     wide_put<N>(partials, warp, lane, pair);
 }
 
 // The multiplying warps: leave the block's sums among the partials. While products are on their way the next stage is waited for and, where
-// there are registers, its nibbles are read.
+// there are registers, its nibbles are read: behind the last one there is one of nothing (wide_load). Two stages are a turn of the loop
+// where the ring has an even number (wide::turn).
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
 wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t units, uint32_t warp,
@@ -207,20 +228,21 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
     typedef wide<BITS, BLOCK, ASYM, N> W;
     const bool EARLY =
         BITS == 4 && BLOCK == 128 && N <= 64 && WIDE_FOURS == 2; // of four warpgroups one can always go on
+    const float unit = BITS == 4 && !ASYM ? 0.0625f : 1.0f;
     bool row_scale = W::by_row(w.c);
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
     uint4 nibbles[2];
-    wide_sums<BLOCK, ASYM, N> s = {}, pair = {};
+    wide_sums<BLOCK, ASYM, N> s = {}, pair = {}, first = {}; // of a segment, of a pair, and (W::late) of the first pair
     float *minima = partials + W::partial_bytes / 4;
-    const uint8_t *own = stages + W::codes_at + warp * 1024; // nibbles
-    const uint64_t tokens_of_first = bt_wgmma_rows(bt_shared_at(stages));
-    uint64_t tokens = tokens_of_first;
-    uint32_t slot = 0, at = 0, parity = 0; // the stage, and bytes before it
+    const wide_places places = wide_places_of<BITS, BLOCK, ASYM, N>(bt_shared_at(stages), row_scale, warp, lane);
+    const uint32_t tokens_of_first = (uint32_t)bt_wgmma_rows(bt_shared_at(stages)), ring = w.stages * W::stage_bytes;
+    // Of a turn's first stage: bytes before it, its tokens' descriptor, its barrier. Chosen by numbers: all of it stays uniform.
+    uint32_t at = 0, tokens_at = tokens_of_first, full = barriers, parity = 0;
 
     bt_barrier_wait(barriers, 0);
     if (BITS == 4) {
-        wide_nibbles(own, lane, nibbles);
+        wide_nibbles(places.nibbles, nibbles);
         wide_codes<ASYM>(nibbles, a);
     }
 #pragma unroll 1
@@ -229,42 +251,58 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
 
         left -= here;
 #pragma unroll 1
-        for (; here != 0; here--) {
-            uint32_t next = slot + 1 == w.stages ? 0 : slot + 1, next_at = next == 0 ? 0 : at + W::stage_bytes;
-            bool more = left + here > 1;
+        for (;;) {
+            uint32_t after = at + W::turn * W::stage_bytes, after_full = full + W::turn * 16, after_parity = parity;
+            uint32_t after_tokens = tokens_at + W::turn * W::stage_bytes / 16;
 
-            parity ^= next == 0;
+            if (after == ring) {
+                after = 0, after_tokens = tokens_of_first, after_full = barriers, after_parity ^= 1;
+            }
 #pragma unroll
-            for (int b = 0; b < W::blocks; b++) {
-                wide_issue<BITS, BLOCK, ASYM, N>(tokens, tokens + (W::codes_at + half * W::half_codes) / 16, b, a, dot);
-                if (b + 1 == W::blocks && more) {
-                    wide_await(barriers + next * 16, parity);
-                    if (EARLY) {
-                        wide_nibbles(own + next_at, lane, nibbles);
+            for (uint32_t i = 0; i < W::turn; i++) {
+                const bool last = i + 1 == W::turn;
+                const uint32_t stage = at + i * W::stage_bytes, next = last ? after : stage + W::stage_bytes;
+                const uint32_t tokens = tokens_at + i * W::stage_bytes / 16;
+
+                if (i != 0 && here == i) {
+                    break;
+                }
+#pragma unroll
+                for (int b = 0; b < W::blocks; b++) {
+                    wide_issue<BITS, BLOCK, ASYM, N>(tokens, tokens + (W::codes_at + half * W::half_codes) / 16, b, a,
+                                                     dot);
+                    if (b + 1 == W::blocks) {
+                        wide_await(last ? after_full : full + (i + 1) * 16, last ? after_parity : parity);
+                        if (EARLY) {
+                            wide_nibbles(places.nibbles + next, nibbles);
+                        }
                     }
+                    bt_wgmma_wait<0>();
+                    bt_wgmma_there<N / 2>(dot);
+                    wide_scale<BITS, BLOCK, ASYM, N>(w.c, stage, places, b, row_scale, dot, &s);
                 }
-                bt_wgmma_wait<0>();
-                bt_wgmma_there<N / 2>(dot);
-                wide_scale<BITS, BLOCK, ASYM, N>(w.c, stages + at, warp, b, row_scale, lane, dot, &s);
-            }
-            wide_release(barriers + slot * 16, lane);
-            if (BITS == 4 && more) { // not before the products that read these registers are there
-                if (!EARLY) {
-                    wide_nibbles(own + next_at, lane, nibbles);
+                wide_release(full + i * 16, lane);
+                if (BITS == 4) { // not before the products that read these registers are there
+                    if (!EARLY) {
+                        wide_nibbles(places.nibbles + next, nibbles);
+                    }
+                    wide_codes<ASYM>(nibbles, a);
                 }
-                wide_codes<ASYM>(nibbles, a);
             }
-            slot = next, at = next_at;
-            tokens = tokens_of_first + at / 16;
+            at = after, tokens_at = after_tokens, full = after_full, parity = after_parity;
+            if (here <= W::turn) {
+                break;
+            }
+            here -= W::turn;
         }
-        wide_join<W::outputs, N>(segment, partials, warp, lane, s.acc, pair.acc);
+        wide_join<W, W::outputs, N>(segment, unit, partials, warp, lane, s.acc, pair.acc, first.acc);
         if constexpr (ASYM) {
-            wide_join<W::outputs, N>(segment, minima, warp, lane, s.min, pair.min);
+            wide_join<W, W::outputs, N>(segment, 1.0f, minima, warp, lane, s.min, pair.min, first.min);
         }
     }
-    wide_put_run<N>(segment, partials, warp, lane, pair.acc);
+    wide_put_run<W, N>(segment, partials, warp, lane, pair.acc, first.acc);
     if constexpr (ASYM) {
-        wide_put_run<N>(segment, minima, warp, lane, pair.min);
+        wide_put_run<W, N>(segment, minima, warp, lane, pair.min, first.min);
     }
 }
 

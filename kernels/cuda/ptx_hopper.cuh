@@ -11,6 +11,13 @@ bt_shared_at(const void *in_shared)
     return (uint32_t)__cvta_generic_to_shared(in_shared);
 }
 
+// The other way round.
+static __device__ __forceinline__ const void *
+bt_shared_of(uint32_t at)
+{
+    return __cvta_shared_to_generic(at);
+}
+
 // ---- barriers ----
 
 static __device__ __forceinline__ void

@@ -159,6 +159,12 @@ bt_shared_at(const void *p)
     return (uint32_t)((const uint8_t *)p - emu_shared);
 }
 
+static inline const void *
+bt_shared_of(uint32_t at)
+{
+    return emu_shared + at;
+}
+
 static inline void
 bt_barrier_init(uint32_t b, uint32_t n)
 {

@@ -70,7 +70,8 @@ __launch_bounds__(WIDE_THREADS, 1)
             wide_wait(w);
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
         } else if (wide_leaves<BLOCK, ASYM>(w)) {
-            wide_leave<N>(w, partials, outliers, (uint32_t *)memory, threadIdx.x);
+            wide_leave<N>(w, partials, outliers, (uint32_t *)(memory + W::partials_bytes),
+                          threadIdx.x); // behind the sums
         } else {
             wide_finish<BITS, BLOCK, ASYM, N, false>(w, partials, outliers, rank, threadIdx.x);
         }

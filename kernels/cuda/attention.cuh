@@ -29,6 +29,8 @@ bt_err bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *c);
 // Of many splits (attention_stream.cu): is this shape for it? All but the merge of what is left in `partials`.
 bool bt_cuda_attention_streams(const bt_cuda *cuda, const attention_call *c);
 bt_err bt_cuda_attention_stream(bt_cuda *cuda, const attention_call *c, size_t items);
+// The same where warps of a block share (sequence, KV head)s (attention_meet.cu), whole; false: it is none of those shapes.
+bool bt_cuda_attention_meet(bt_cuda *cuda, const attention_call *c, bt_err *err);
 // Of few (attention_single.cu), likewise, but whole.
 bool bt_cuda_attention_is_single(const bt_cuda *cuda, const attention_call *c, size_t items);
 bt_err bt_cuda_attention_single(bt_cuda *cuda, const attention_call *c);

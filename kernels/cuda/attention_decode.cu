@@ -436,6 +436,9 @@ bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
     if (bt_cuda_attention_streams(cuda, &c) && (stream_pays(cuda, items) || !cuda->decode)) {
         bt_err err;
 
+        if (bt_cuda_attention_meet(cuda, &c, &err)) {
+            return err;
+        }
         c.merge_apart = cuda->splits > MERGE_BY_WARP;
         err = bt_cuda_attention_stream(cuda, &c, items);
         return err == BT_OK && c.merge_apart ? bt_cuda_merge_apart(cuda, &c) : err;

@@ -1,43 +1,5 @@
 // The kernel of attention_stream.cuh, and its launch.
-#include "kernels/cuda/attention_decode_merge.cuh"
-#include "kernels/cuda/attention_stream_heads.cuh"
-#include "kernels/cuda/attention_stream_math.cuh"
-
-template <typename D>
-static __device__ __forceinline__ void
-stream_begin_split(stream_state<D> &q)
-{
-#pragma unroll
-    for (int i = 0; i < D::steps * 4 * D::halves; i++) {
-        q.acc[i / (4 * D::halves)][i / (2 * D::halves) % 2][i % (2 * D::halves)] = 0.0f;
-    }
-#pragma unroll
-    for (int n = 0; n < D::pairs; n++) {
-        q.l[n] = 0.0f;
-    }
-    q.m = -INFINITY;
-}
-
-// Calls `put` with (query, dim, its number) for what a lane has of x.
-template <typename D, typename F>
-static __device__ __forceinline__ void
-stream_each(const attention_call &c, const float x[D::steps][2][2 * D::halves], F put)
-{
-#pragma unroll
-    for (int col = 0; col < 2; col++) {
-        uint32_t query = stream_query<D>(col);
-
-        if (query >= c.group) {
-            continue;
-        }
-#pragma unroll
-        for (int n = 0; n < D::steps * 2 * D::halves; n++) {
-            int j = n / (2 * D::halves), tile = n / D::halves % 2, i = n % D::halves * 2 + col;
-
-            put(query, stream_dim<D>(j, tile, i), x[j][tile][i]);
-        }
-    }
-}
+#include "kernels/cuda/attention_stream_split.cuh"
 
 // total ∪= the split.
 template <typename D>
@@ -70,30 +32,6 @@ stream_merge(stream_state<D> &q, bool is_first)
     }
 }
 
-// The split into a partial, of [group][BT_PARTIAL_HEAD + dims].
-template <typename D>
-static __device__ __forceinline__ void
-stream_leave(const attention_call &c, stream_state<D> &q, float *partial)
-{
-    uint32_t lane = threadIdx.x % 32;
-    float both[2], of[D::pairs];
-
-    stream_each<D>(c, q.acc, [&](uint32_t query, uint32_t dim, float x) {
-        partial[query * (BT_PARTIAL_HEAD + D::dims) + BT_PARTIAL_HEAD + dim] = x;
-    });
-    stream_share<D>(q.odd, q.m, both);
-    stream_to_pairs<D>(both, of);
-#pragma unroll
-    for (int n = 0; n < D::pairs; n++) {
-        uint32_t query = lane / 16 + 2 * (uint32_t)n;
-        float l = split_l(q.l[n]);
-
-        if (lane % 16 == 0 && query < c.group) {
-            *(float2 *)(partial + query * (BT_PARTIAL_HEAD + D::dims)) = make_float2(of[n], l);
-        }
-    }
-}
-
 template <typename D>
 static __device__ __forceinline__ void
 stream_store(const attention_call &c, stream_warp<D> &s, const stream_state<D> &q, const decode_unit &u)
@@ -119,33 +57,14 @@ stream_store(const attention_call &c, stream_warp<D> &s, const stream_state<D> &
 #define MERGED 4  // splits on their way at once
 #define ABREAST 2 // and vectors of four dims of a lane: more than that do not stay in registers
 
-typedef struct {
-    float m, l, acc[4];
-} stream_merged;
-
-// A split onto what came before it.
-[[maybe_unused]] static __device__ __forceinline__ void
-stream_merge_one(stream_merged &to, float2 of, const float4 &x, bool is_first)
-{
-    float most = larger(to.m, of.x), a = exp2_of(to.m - most), b = exp2_of(of.x - most);
-    const float y[4] = {x.x, x.y, x.z, x.w};
-
-    to.l = is_first ? of.y : fmaf(to.l, a, of.y * b);
-    to.m = is_first ? of.x : most;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        to.acc[k] = is_first ? y[k] : fmaf(to.acc[k], a, y[k] * b);
-    }
-}
-
-// The merge of a (sequence, KV head) by the warp that arrived last, from the left: of partials that lie `stride` floats apart. Of [group,
-// dims / 4] a lane has the vectors lane, lane + 32 … .
+// The merge of a (sequence, KV head) by the warp that arrived last, from the left. Of [group, dims / 4] a lane has the vectors lane,
+// lane + 32 … .
 template <typename D>
 static __device__ __noinline__ void
-stream_merge_parts(const attention_call &c, const decode_unit &u, const float *partials, uint32_t stride,
-                   uint32_t splits)
+stream_merge_parts(const attention_call &c, const decode_unit &u, const float *partials, uint32_t splits)
 {
     const uint32_t row = D::dims / 4;
+    uint32_t stride = c.group * (BT_PARTIAL_HEAD + D::dims);
 
 #pragma unroll 1
     for (uint32_t first = threadIdx.x % 32; first < c.group * row; first += 32 * ABREAST) {
@@ -207,120 +126,27 @@ stream_arrive(const attention_call &c, const decode_unit &u, const decode_part &
     last = __shfl_sync(0xffffffffu, last, 0);
     __syncwarp();
     if (last != 0) {
-        stream_merge_parts<D>(c, decode_unit(u), partial_at(c, p.item, 0, D::dims),
-                              c.group * (BT_PARTIAL_HEAD + D::dims), p.splits);
+        stream_merge_parts<D>(c, decode_unit(u), partial_at(c, p.item, 0, D::dims), p.splits);
     }
 }
 
-// The same within a block, whose warps from `first` on have a split each: the partial lies where the warp's tiles were.
-template <typename D>
+// The queries of a (sequence, KV head), and its new K and V if the run has the last split.
+template <typename D, typename F>
 static __device__ __forceinline__ void
-stream_meet(const attention_call &c, stream_warp<D> *warps, const decode_unit &u, uint32_t first, uint32_t splits)
+stream_make_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, bool with_new, F meanwhile)
 {
-    uint32_t last = 0;
+    const uint32_t columns = D::columns;
+    uint32_t block = with_new ? stream_new_block(c, u) : 0;
 
+    stream_ready<D, D::columns + 2>(c, s, u, 0, 1, with_new ? columns + 2 : columns, meanwhile,
+                                    [&](uint32_t i, const float x[D::steps]) {
+                                        if (i < columns) {
+                                            stream_keep_query<D>(c, &s, 1, i, x);
+                                        } else {
+                                            stream_keep_new<D>(c, s, u, block, i > columns, x);
+                                        }
+                                    });
     __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        __threadfence_block();
-        last = atomicAdd(&warps[first].arrived, 1u) + 1 == splits;
-        __threadfence_block();
-    }
-    last = __shfl_sync(0xffffffffu, last, 0);
-    __syncwarp();
-    if (last != 0) {
-        stream_merge_parts<D>(c, decode_unit(u), (const float *)warps[first].tile, sizeof(stream_warp<D>) / 4, splits);
-    }
-}
-
-// Asks for K of the cursor's tile, if there is one. What a lane copies itself is a group of its copies either way, so that they can be
-// counted.
-template <typename D>
-static __device__ __forceinline__ void
-stream_ask_k(const attention_call &c, stream_warp<D> &s, const stream_cursor &ahead, uint32_t slot)
-{
-    if (ahead.u.left != 0) {
-        stream_fetch_k<D>(c, s, ahead, slot);
-    }
-    bt_copy_commit();
-}
-
-// Asks for its V, and goes to the next.
-template <typename D>
-static __device__ __forceinline__ void
-stream_ask_v(const attention_call &c, stream_warp<D> &s, stream_cursor &ahead, uint32_t slot)
-{
-    if (ahead.u.left != 0) {
-        stream_fetch_v<D>(c, s, ahead, slot);
-        stream_step(c, ahead);
-    }
-}
-
-// Scores, weights and values of the tile at `tile`; what lies three pieces further on is asked for, of the tile that `ahead` is at.
-template <typename D, bool MASKED>
-static __device__ __forceinline__ void
-stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, const decode_unit &u, uint32_t tile,
-            stream_cursor &ahead, stream_at &at)
-{
-    uint32_t own = u.end - 1 - tile; // where the step's token lies, if it is here
-    int32_t dot[4][4];
-    float x[D::halves][2][4];
-    stream_scales<D> scales;
-    stream_change change;
-    bool strange;
-
-    bt_barrier_wait(bt_shared_at(&s.full[at.slot]), at.parity);
-    stream_await_scales();
-    if (MASKED && own < 64) {
-        stream_put_k<D>(s, at.slot, own);
-    }
-    strange = stream_read_scales<D, MASKED>(s, u, at.slot, tile, scales) || !q.ordinary;
-    stream_dots<D>(s, q, at.slot, dot);
-    __syncwarp(); // K is read, and the weights of the tile before
-    stream_ask_v<D>(c, s, ahead, at.slot);
-    stream_turn<D>(at);
-    stream_scores<D>(dot, scales, x);
-    if (__builtin_expect(strange, 0)) {
-        stream_any<D> any = stream_any_of<D>(q, x, scales);
-
-        stream_most_any<D>(c, s, decode_unit(u), tile, any);
-        stream_weigh_any<D>(c, s, decode_unit(u), tile, any);
-        q.m = any.m, change = any.change;
-    } else {
-        float m = larger(q.m, stream_most<D, MASKED>(q, u, tile, x));
-
-        stream_weigh<D, MASKED>(s, q, u, tile, m, scales, x, change);
-        q.m = m;
-    }
-    __syncwarp(); // weights and codes are there
-    stream_add_sums<D>(s, q, change.corr);
-    bt_barrier_wait(bt_shared_at(&s.full[at.slot]), at.parity);
-    if (MASKED && own < 64) {
-        stream_put_v<D>(s, at.slot, own);
-    }
-    stream_values<D>(s, q, at.slot, change);
-    __syncwarp(); // V is read
-    stream_ask_k<D>(c, s, ahead, at.slot);
-    stream_turn<D>(at);
-}
-
-// A split's tiles from `tile` on.
-template <typename D>
-static __device__ __forceinline__ void
-stream_split(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, const decode_unit &u, stream_cursor &ahead,
-             stream_at &at)
-{
-    uint32_t first = u.split * BT_ATTENTION_SPLIT, seen = u.begin & ~63u, end = first + BT_ATTENTION_SPLIT;
-
-    end = u.end < end ? u.end : end;
-    stream_begin_split<D>(q);
-#pragma unroll 1
-    for (uint32_t tile = first < seen ? seen : first; tile < end; tile += 64) {
-        if (tile >= u.begin && tile + 64 < u.end) { // all are seen, and none is the step's own
-            stream_tile<D, false>(c, s, q, u, tile, ahead, at);
-        } else {
-            stream_tile<D, true>(c, s, q, u, tile, ahead, at);
-        }
-    }
 }
 
 template <typename D>
@@ -329,7 +155,7 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) uint8_t memory[];
-    stream_warp<D> *warps = (stream_warp<D> *)memory, &s = warps[threadIdx.x / 32];
+    stream_warp<D> &s = ((stream_warp<D> *)memory)[threadIdx.x / 32];
     stream_state<D> q;
     stream_at at = {0, 0};
     stream_plan plan = {};
@@ -342,9 +168,8 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
             bt_barrier_init(bt_shared_at(&s.full[i]), 1);
         }
         bt_barrier_init_done();
-        s.arrived = 0;
     }
-    __syncthreads();
+    __syncwarp();
     ahead = stream_run<D>(c, &plan);
     u = ahead.u;
     stream_ask_k<D>(c, s, ahead, 0);
@@ -358,9 +183,9 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
     while (u.left != 0) {
         decode_part part = part_of(u, plan.item);
         bool whole = part.done == part.splits && !plan.apart;
-        uint32_t first = u.split, meets_at = stream_meets_at<D>(u, plan);
+        uint32_t first = u.split;
 
-        stream_ready<D>(c, s, u, u.left > last_split(u) - u.split, [&] {
+        stream_make_ready<D>(c, s, u, u.left > last_split(u) - u.split, [&] {
             if (begins) { // the third piece comes after what the first queries wait for
                 stream_ask_k<D>(c, s, ahead, 2);
             }
@@ -372,15 +197,11 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
             if (whole) {
                 stream_merge<D>(q, u.split == first);
             } else {
-                stream_leave<D>(c, q,
-                                meets_at < D::warps ? (float *)s.tile
-                                                    : partial_at(c, plan.item + u.split - first, 0, D::dims));
+                stream_leave<D>(c, q, partial_at(c, plan.item + u.split - first, 0, D::dims));
             }
         }
         if (whole) {
             stream_store<D>(c, s, q, u);
-        } else if (meets_at < D::warps) {
-            stream_meet<D>(c, warps, u, meets_at, part.splits);
         } else if (!plan.apart) {
             stream_arrive<D>(c, u, part);
         }

@@ -7,9 +7,9 @@
 //     slot   0    1    2    0    1    2   …
 //     piece  K0   V0   K1   V1   K2   V2  …      the piece that lies three further on is asked for as soon as one is read
 //
-// It waits for nobody. A (sequence, KV head) whose splits are all in one run is merged in registers. Where each of its splits is a warp's
-// of the same block they are left in shared memory, else in `partials`, and the warp that arrives last merges them, or, of long sequences,
-// a kernel of its own (attention_merge.cu).
+// It waits for nobody. A (sequence, KV head) whose splits are all in one run is merged in registers. Else splits are left in `partials`, and
+// the warp that arrives last merges them, or, of long sequences, a kernel of its own (attention_merge.cu). Up to eight splits a sequence
+// attention_meet.cu shares differently.
 //
 // Row r of the i-th 16 × 8 product of scores is key 4 · group(r) + i, group(r) = r % 8 / 2 + 8 · (r % 2) + 4 · (r / 8). So the four keys that
 // a lane weighs lie together: their scales are eight bytes, their codes one word, their weights sixteen bytes; and rows that eight lanes read
@@ -23,12 +23,14 @@
 #include "kernels/cuda/attention_decode_heads.cuh"
 #include "kernels/cuda/ptx_multicast.cuh"
 
-// STEPS: head_dim / 32. COLUMNS: room for the group: 4 or 8.
-template <int STEPS, int COLUMNS, int SLOTS = 3> struct stream_shape {
+// STEPS: head_dim / 32. COLUMNS: room for the group: 4 or 8. MEETS: the warps of a block share (sequence, KV head)s (attention_meet.cu).
+template <int STEPS, int COLUMNS, int SLOTS = 3, bool MEETS = false, int WARPS = 4> struct stream_shape {
+    static const bool meets = MEETS;
     static const int steps = STEPS, columns = COLUMNS, dims = STEPS * 32;
     static const int halves = COLUMNS / 4; // rows of a product that a lane weighs
     static const int pairs = COLUMNS / 2;  // of (query, lane of l) a lane
-    static const int slots = SLOTS, warps = 4, threads = warps * 32, blocks_each = STEPS == 2 ? 3 : 2; // an SM
+    static const int slots = SLOTS, warps = WARPS, threads = warps * 32;
+    static const int blocks_each = WARPS == 8 ? 1 : STEPS == 2 ? 3 : 2; // an SM
     static const int half_shift = 64, slot_bytes = 64 * dims + 128;
     static const int p_stride = COLUMNS == 4 ? 76 : 72; // floats: what keeps eight lanes' stores apart, and fits
 };
@@ -43,8 +45,7 @@ template <typename D> struct stream_warp {
     __half new_scales[2];
     float q_scale[D::columns];
     uint64_t full[D::slots];
-    uint32_t
-        arrived; // splits of the (sequence, KV head) that begins with this warp's only one, where they meet in the block
+    uint64_t new_full; // where warps meet: the step's own token is there
 };
 
 // Where what belongs to a tile's keys from `key` on lies in a slot: the second half is shifted by half of the banks. (V's 16-byte reads
@@ -126,7 +127,8 @@ stream_next_head(const attention_call &c, decode_unit &u)
     u.split = first_split(u);
 }
 
-// To the run's next tile; left = 0 behind the last.
+// To the run's next tile; left = 0 behind the last. Where warps meet, the later of their splits comes first.
+template <typename D>
 static __device__ __forceinline__ void
 stream_step(const attention_call &c, stream_cursor &at)
 {
@@ -137,7 +139,9 @@ stream_step(const attention_call &c, stream_cursor &at)
     if (--at.u.left == 0) {
         return;
     }
-    if (++at.u.split > last_split(at.u)) {
+    if (D::meets) {
+        at.u.split--;
+    } else if (++at.u.split > last_split(at.u)) {
         stream_next_head(c, at.u);
         stream_enter_head(c, at);
     }
@@ -240,10 +244,10 @@ stream_enter(const attention_call &c, const stream_row_ahead &r, uint32_t piece,
     return item + u.kv_head * splits + rest % pieces;
 }
 
-// Of the warp's run: the number of its first split among all, how many a run has, whether all leave partials for a kernel of its own.
+// Of the warp's run: the number of its first split among all, whether all leave partials for a kernel of its own.
 typedef struct {
-    uint32_t item, each;
-    bool apart, joins; // joins: a head's last split belongs to the one before, if it is not whole
+    uint32_t item;
+    bool apart;
 } stream_plan;
 
 // This warp's run: as many splits as any has, or what is left. (Nearly equal runs would cut heads of rows that are equally long.) Where runs
@@ -263,7 +267,7 @@ stream_run(const attention_call &c, stream_plan *plan)
     if (joins) {
         each = each_joined, pieces = joined;
     }
-    plan->apart = c.merge_apart && !coarse, plan->each = each, plan->joins = joins;
+    plan->apart = c.merge_apart && !coarse;
     first = warp * each < pieces ? warp * each : pieces;
     end = first + each < pieces ? first + each : pieces;
     if (coarse) {
@@ -286,21 +290,6 @@ stream_run(const attention_call &c, stream_plan *plan)
     stream_enter_head(c, at);
     stream_enter_split(c, at);
     return at;
-}
-
-// A (sequence, KV head) whose splits are a warp's each, all of one block: it is merged there. Returns the number of its first warp; none: what
-// is no warp's.
-template <typename D>
-static __device__ __forceinline__ uint32_t
-stream_meets_at(const decode_unit &u, const stream_plan &plan)
-{
-    uint32_t before = u.split - first_split(u), splits = last_split(u) - first_split(u) + 1,
-             first = threadIdx.x / 32 - before;
-
-    return plan.each == 1 && !plan.apart && splits > 1 && first < D::warps && first + splits <= D::warps &&
-                   !(plan.joins && stream_joins(u.end, splits))
-               ? first
-               : D::warps;
 }
 
 // ---- fetching ----
@@ -345,22 +334,29 @@ stream_fetch_pieces(const attention_call &c, stream_warp<D> &s, const stream_cur
 
 // The cursor's tile of K, or of V, which is `to_head` further on, into a slot. The copy engine is told by one lane that the compiler knows
 // to be one: else it asks all lanes one after the other, and waits each time until the engine has read what it was told (a fifth of the
-// kernel's time; kernels/README.md).
+// kernel's time; kernels/README.md). Where warps meet, blocks have 32 tokens or more: a half of which one is
+// seen is fetched whole, and twice where the other is not (so that there is no branch here, behind which all would wait for the engine).
 template <typename D>
 static __device__ __forceinline__ void
 stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t to_head, uint32_t slot)
 {
-    uint32_t barrier = bt_shared_at(&s.full[slot]), to = bt_shared_at(s.tile[slot]),
+    uint32_t barrier = bt_shared_at(&s.full[slot]), to = bt_shared_at(s.tile[slot]), to_high = to + stream_place<D>(32),
              off = at.u.key % BT_ATTENTION_SPLIT;
 
-    if (__builtin_expect(c.block_shift >= 5 && at.u.key >= at.u.begin && at.u.key + 64 <= at.u.end, 1)) {
+    if (D::meets || __builtin_expect(c.block_shift >= 5 && at.u.key >= at.u.begin && at.u.key + 64 <= at.u.end, 1)) {
         const uint8_t *low = stream_base(c, at, off) + to_head, *high = stream_base(c, at, off + 32) + to_head;
 
         high += (32 & ((1u << c.block_shift) - 1)) * D::dims;
+        if (D::meets && at.u.key + 32 >= at.u.end) {
+            high = low, to_high = to;
+        }
+        if (D::meets && at.u.key + 32 <= at.u.begin) {
+            low = high, to = to_high;
+        }
         if (bt_elect()) {
             bt_barrier_expect(barrier, 64 * D::dims);
             bt_bulk_copy(to, low, 32 * D::dims, barrier);
-            bt_bulk_copy(to + stream_place<D>(32), high, 32 * D::dims, barrier);
+            bt_bulk_copy(to_high, high, 32 * D::dims, barrier);
         }
     } else {
         stream_fetch_pieces<D>(c, s, stream_cursor(at), to_head, slot);

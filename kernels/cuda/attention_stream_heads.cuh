@@ -115,55 +115,64 @@ stream_keep_new(const attention_call &c, stream_warp<D> &s, const decode_unit &u
     }
 }
 
-// The query in column i of a (sequence, KV head), as it is multiplied.
+// The query in column i of a (sequence, KV head), as it is multiplied, to each of its `warps`.
 template <typename D>
 static __device__ __forceinline__ void
-stream_keep_query(const attention_call &c, stream_warp<D> &s, uint32_t i, const float x[D::steps])
+stream_keep_query(const attention_call &c, stream_warp<D> *s, uint32_t warps, uint32_t i, const float x[D::steps])
 {
     bt_int8_scale scale = stream_int8_scale(stream_amax<D>(x));
-    int8_t *q8 = (int8_t *)s.p + i * D::dims + threadIdx.x % 32;
+    int8_t q8[D::steps];
 
 #pragma unroll
     for (int k = 0; k < D::steps; k++) {
-        q8[32 * k] = bt_ref_int8_code(x[k], scale.inverse);
+        q8[k] = bt_ref_int8_code(x[k], scale.inverse);
     }
-    if (threadIdx.x % 32 == 0) {
-        s.q_scale[i] = scale.scale * c.a.scale;
+    for (; warps != 0; warps--, s++) {
+#pragma unroll
+        for (int k = 0; k < D::steps; k++) {
+            ((int8_t *)s->p + i * D::dims + threadIdx.x % 32)[32 * k] = q8[k];
+        }
+        if (threadIdx.x % 32 == 0) {
+            s->q_scale[i] = scale.scale * c.a.scale;
+        }
     }
 }
 
-// The queries of a (sequence, KV head), and its new K and V if the run has the last split. All are asked for, then `meanwhile`; and then one
-// after the other by the same instructions: those come through memory that is busy with K and V, and four times as many took longer.
-template <typename D, typename F>
+// Of what a (sequence, KV head) needs, queries, new K, new V, the vectors first, first + stride … below `count`, no more than ROOM, are
+// handed to `keep` (number, x). All are asked for, then `meanwhile`; and then one after the other by the same instructions: those come
+// through memory that is busy with K and V, and four times as many took longer.
+template <typename D, int ROOM, typename F, typename G>
 static __device__ __forceinline__ void
-stream_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, bool with_new, F meanwhile)
+stream_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, uint32_t first, uint32_t stride,
+             uint32_t count, F meanwhile, G keep)
 {
     const uint32_t columns = D::columns;
-    uint32_t block = with_new ? c.blocks[u.table + ((u.end - 1) >> c.block_shift)] : 0;
-    float *scratch = (float *)((int8_t *)s.p + columns * D::dims), x[columns + 2][D::steps];
+    float *scratch = (float *)((int8_t *)s.p + columns * D::dims), x[ROOM][D::steps];
     decode_angles<D::steps> angles;
 
     load_angles<D::steps>(c, u, angles);
 #pragma unroll
-    for (uint32_t i = 0; i < columns + 2; i++) { // queries, K, V
+    for (uint32_t n = 0; n < ROOM; n++) {
+        uint32_t i = first + n * stride;
+
 #pragma unroll
         for (int k = 0; k < D::steps; k++) {
-            x[i][k] = 0.0f;
+            x[n][k] = 0.0f;
         }
-        if (i < columns ? i < c.group : with_new) {
-            stream_load_head<D>(c, u, i < columns ? i : c.group + i - columns, x[i]);
+        if (i < columns ? i < c.group : i < count) {
+            stream_load_head<D>(c, u, i < columns ? i : c.group + i - columns, x[n]);
         }
     }
     meanwhile();
 #pragma unroll 1
-    for (uint32_t i = 0; i < (with_new ? columns + 2 : columns); i++) {
+    for (uint32_t i = first; i < count; i += stride) {
         float now[D::steps];
 
 #pragma unroll
         for (int k = 0; k < D::steps; k++) {
             now[k] = x[0][k];
 #pragma unroll
-            for (uint32_t n = 0; n <= columns; n++) {
+            for (uint32_t n = 0; n + 1 < ROOM; n++) {
                 x[n][k] = x[n + 1][k];
             }
         }
@@ -171,13 +180,15 @@ stream_ready(const attention_call &c, stream_warp<D> &s, const decode_unit &u, b
             stream_turn_head<D>(c, u, angles, i == columns ? u.kv_head : u.kv_head * c.group + i, i == columns, scratch,
                                 now);
         }
-        if (i < columns) {
-            stream_keep_query<D>(c, s, i, now);
-        } else {
-            stream_keep_new<D>(c, s, u, block, i > columns, now);
-        }
+        keep(i, now);
     }
-    __syncwarp();
+}
+
+// The block of the step's own token.
+static __device__ __forceinline__ uint32_t
+stream_new_block(const attention_call &c, const decode_unit &u)
+{
+    return c.blocks[u.table + ((u.end - 1) >> c.block_shift)];
 }
 
 // The bytes that came for the step's own token are old.

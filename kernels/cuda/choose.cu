@@ -45,8 +45,8 @@ some_code(void)
 }
 
 // Kernels that BATON_CUDA_WITHOUT=few,wide leaves out, for finding out which one is at fault. All ways give the same bits.
-enum { FEW, WIDE, GEMM, DECODE, SINGLE, STREAM, PROMPT, KERNELS };
-static const char *const kernels[KERNELS] = {"few", "wide", "gemm", "decode", "single", "stream", "prompt"};
+enum { FEW, WIDE, GEMM, DECODE, SINGLE, STREAM, MEET, PROMPT, KERNELS };
+static const char *const kernels[KERNELS] = {"few", "wide", "gemm", "decode", "single", "stream", "meet", "prompt"};
 
 static bt_err
 no_kernel(const char *name, size_t length, bt_why *why)
@@ -129,6 +129,7 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     cuda->decode = roomy && !left_out(without, DECODE);
     cuda->single = roomy && !left_out(without, SINGLE);
     cuda->streams = roomy && !left_out(without, STREAM);
+    cuda->meets = cuda->streams && !left_out(without, MEET);
     cuda->prompts = !left_out(without, PROMPT);
 #ifdef BT_CUDA_WARPGROUPS
     cuda->wide = p.major == 9 && !left_out(without, WIDE);

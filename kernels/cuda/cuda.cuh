@@ -124,9 +124,9 @@ typedef struct {
     size_t shared_max; // bytes of shared memory that a block of threads may ask for
     bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
     // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out):
-    bool few, wide, gemm; // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
-    bool decode, prompts; // attention_decode.cuh, attention_prompt.cuh
-    bool single, streams; // attention_single.cu, attention_stream.cuh
+    bool few, wide, gemm;        // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
+    bool decode, prompts;        // attention_decode.cuh, attention_prompt.cuh
+    bool single, streams, meets; // attention_single.cu, attention_stream.cuh, attention_meet.cu
     // At work at once, of so many blocks with a multiprocessor each; 0: not asked yet (linear_wide_launch.cuh):
     uint32_t clusters[9];
     char name[160];

@@ -16,13 +16,14 @@ extern "C" {
 
 #include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
 
-// A block a split; a warp a run of splits; the same, merged by a kernel of its own; both on so few multiprocessors that short splits join others.
-typedef enum { SINGLE, STREAM, STREAM_APART, STREAM_FULL, STREAM_FULL_APART } way;
+// A block a split; a warp a run of splits; the same, merged by a kernel of its own; both on so few multiprocessors that short splits join
+// others; warps that share heads, on many and on one.
+typedef enum { SINGLE, STREAM, STREAM_APART, STREAM_FULL, STREAM_FULL_APART, MEET, MEET_FULL, WAYS } way;
 
 static bt_cuda cuda;
 static const bt_ops *of_cpu;
 static way taken;
-static uint32_t calls, calls_by[STREAM_FULL_APART + 1];
+static uint32_t calls, calls_by[WAYS];
 
 // What a step brings (step.cu), and what the kernels leave.
 typedef struct {
@@ -53,19 +54,26 @@ lay_out(step *s, const bt_attention_args *a)
     cuda.partials = s->partials.data();
 }
 
-static bt_err
-attend_by(attention_call *c)
+// False: the shape is not for the way in hand.
+static bool
+attend_by(attention_call *c, bt_err *err)
 {
     size_t items = (size_t)c->single_count * c->a.kv_heads * cuda.splits;
-    bt_err err;
 
-    if (taken == SINGLE) {
-        return bt_cuda_attention_single(&cuda, c);
+    cuda.sms = taken == STREAM_FULL || taken == STREAM_FULL_APART || taken == MEET_FULL ? 1 : 132;
+    if (taken == SINGLE) { // (larger groups' shared memory is more than there is here)
+        bool is_single = c->group <= 4 && bt_cuda_attention_is_single(&cuda, c, items);
+
+        *err = is_single ? bt_cuda_attention_single(&cuda, c) : BT_OK;
+        return is_single;
+    }
+    if (taken == MEET || taken == MEET_FULL) {
+        return bt_cuda_attention_meet(&cuda, c, err);
     }
     c->merge_apart = taken == STREAM_APART || taken == STREAM_FULL_APART;
-    cuda.sms = taken == STREAM_FULL || taken == STREAM_FULL_APART ? 1 : 132;
-    err = bt_cuda_attention_stream(&cuda, c, items);
-    return err == BT_OK && c->merge_apart ? bt_cuda_merge_apart(&cuda, c) : err;
+    *err = bt_cuda_attention_stream(&cuda, c, items);
+    *err = *err == BT_OK && c->merge_apart ? bt_cuda_merge_apart(&cuda, c) : *err;
+    return true;
 }
 
 static bt_err
@@ -87,10 +95,9 @@ attend(bt_device *device, const bt_attention_args *a)
     c.positions = s.positions.data(), c.tables = s.tables.data(), c.blocks = s.blocks.data();
     c.single_count = a->span_count, c.arrivals = s.arrivals.data(), c.partial_floats = s.partials.size();
     c.block_shift = (uint32_t)__builtin_ctz(c.l.block_tokens);
-    if (taken == SINGLE && !bt_cuda_attention_is_single(&cuda, &c, (size_t)a->span_count * a->kv_heads * cuda.splits)) {
+    if (!attend_by(&c, &err)) {
         return of_cpu->attention(device, a);
     }
-    err = attend_by(&c);
     for (uint32_t left : s.arrivals) {
         ck_assert_uint_eq(left, 0);
     }
@@ -143,7 +150,11 @@ static const struct {
     {128, 4, 1, 32, 0, 128, false, false, 0, 90, {721, 130}},
     {128, 8, 2, 32, 0, 128, false, false, 0, 0, {600, 700, 513, 65}},    // full: short splits join those before, runs of one
     {64, 3, 1, 32, 0, 64, false, false, 0, 0, {2100, 2200, 2049, 1100}}, // and of two
+    {128, 4, 1, 32, 0, 128, false, false, 0, 0, {2080, 3000}},           // four warps share a head, with two splits each
+    {128, 8, 1, 32, 0, 128, false, false, 0, 0, {2500}},                 // eight, with one
     // with `all`:
+    {64, 9, 3, 64, 600, 64, true, false, 0, 0, {2100}},
+    {128, 16, 2, 32, 0, 128, false, false, 0, 700, {4096}},
     {64, 6, 2, 64, 0, 64, false, true, 20, 0, {600, 33}},
     {128, 2, 1, 32, 520, 128, false, false, 0, 0, {1700, 600}},
     {64, 16, 2, 32, 0, 64, false, false, 0, 90, {721, 130}},
@@ -153,11 +164,12 @@ static const struct {
     {128, 5, 1, 32, 0, 32, true, true, 0, 0, {512, 300}},
 };
 #define CASES (int)(sizeof cases / sizeof *cases)
-#define CASES_ALWAYS 7
+#define CASES_ALWAYS 9
 
 START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
 {
-    static const char *const names[] = {"single", "stream", "stream and merge", "full stream", "full stream and merge"};
+    static const char *const names[] = {"single", "stream", "stream and merge", "full stream", "full stream and merge",
+                                         "shared heads", "full shared heads"};
     attention_case c = {};
     attention_way at_once = {}, alone = {};
     attention_world cpu, emulated;
@@ -172,7 +184,7 @@ START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
     at_once.threads = alone.threads = 1, at_once.chunk = alone.chunk = 2000, at_once.shuffle = 1;
     alone.alone = 2;
     ck_assert(attention_run(&cpu, &c, &at_once));
-    for (int w = SINGLE; w <= STREAM_FULL_APART; w++) {
+    for (int w = SINGLE; w < WAYS; w++) {
         taken = (way)w;
         alone.shuffle = 2 + (uint64_t)w;
         ck_assert(attention_run_on(&emulated, &c, &alone, BT_DEVICE_CUDA));
@@ -185,7 +197,7 @@ END_TEST
 
 START_TEST(every_kernel_was_called)
 {
-    for (int w = SINGLE; w <= STREAM_FULL_APART; w++) {
+    for (int w = SINGLE; w < WAYS; w++) {
         ck_assert(calls_by[w] != 0);
     }
     printf("%u calls%s, all equal\n", calls, emu_eager ? ", eager" : "");
@@ -202,7 +214,7 @@ main(int argc, char **argv)
         all = all || strcmp(argv[i], "all") == 0;
         emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
     }
-    cuda.sms = 132, cuda.single = cuda.streams = true;
+    cuda.sms = 132, cuda.single = cuda.streams = cuda.meets = true;
     tcase_add_loop_test(tests, tokens_one_at_a_time_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
     tcase_add_test(tests, every_kernel_was_called);
     return emu_main(tests);

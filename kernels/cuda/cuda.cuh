@@ -32,6 +32,7 @@ extern "C" {
 #define BT_CUDA_MEETINGS 4096u // of blocks of threads of a linear layer
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
+#define BT_CUDA_TURNED_PAD 96u // floats behind `normed` that linear_wide_outliers.cuh may read
 
 // What a step draws on the device.
 typedef enum {

@@ -47,14 +47,15 @@ wide_hit(const linear_call &c, const wide_hits &h, uint32_t s, uint32_t lane, ui
     }
 }
 
-// o += delta * x of eight of them in rising order, as fmaf; AHEAD columns at once on their way. A lane whose row has fewer adds 0 times column
-// 0: from the first-level cache, since what all the GPU reads at one place of the second-level cache is what everybody waits for.
+// o += delta * x of eight of them in rising order, as fmaf; AHEAD columns at once on their way. No load is under a condition, which would make
+// it a load and four moves: a lane whose row has fewer adds 0 times column 0, from the first-level cache, since what all the GPU reads at one
+// place of the second-level cache is what everybody waits for; tokens beyond those turned are what lies there (BT_CUDA_TURNED_PAD), in sums
+// that nobody reads.
 template <int N, int AHEAD>
 static __device__ __forceinline__ void
-wide_chain(const wide_call &w, const char *turned, uint32_t stride, uint32_t steps, uint32_t col, float delta,
-           uint32_t lane, float4 o[N / 32])
+wide_chain(const char *turned, uint32_t stride, uint32_t steps, uint32_t col, float delta, float4 o[N / 32])
 {
-    const uint32_t all = 0xffffffffu, token = blockIdx.y * N + lane % 8 * 4;
+    const uint32_t all = 0xffffffffu;
     const int pieces = N / 32;
 
 #pragma unroll
@@ -70,9 +71,7 @@ wide_chain(const wide_call &w, const char *turned, uint32_t stride, uint32_t ste
 
 #pragma unroll
             for (int p = 0; p < pieces; p++) {
-                if (p == 0 || token + p * 32 < w.turned_stride) {
-                    x[i][p] = __ldca((const float4 *)(at + p * 128));
-                }
+                x[i][p] = __ldca((const float4 *)(at + p * 128));
             }
         }
 #pragma unroll
@@ -121,7 +120,7 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *
 
         wide_hit(w.c, next, next_s, lane, &next_col, &next_delta);
         if (s < steps) {
-            wide_chain<N, AHEAD>(w, turned, stride, steps - s, col, __half2float(delta), lane, o);
+            wide_chain<N, AHEAD>(turned, stride, steps - s, col, __half2float(delta), o);
         }
         if (ends) {
 #pragma unroll

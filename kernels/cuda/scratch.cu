@@ -70,7 +70,7 @@ bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base)
     cuda->sa_next = (float *)take(c, cuda->a8_stride / 32 * tokens * 4);
     cuda->amax = (uint32_t *)take(c, tokens * sizeof *cuda->amax);
     cuda->sums = (int32_t *)take(c, cuda->a8_stride / 32 * tokens * 4);
-    cuda->normed = (float *)take(c, box_tokens * cuda->a8_stride * 4);
+    cuda->normed = (float *)take(c, (box_tokens * cuda->a8_stride + BT_CUDA_TURNED_PAD) * 4);
     cuda->halves = (uint16_t *)cuda->normed;
     cuda->halves_next = base == NULL ? NULL : cuda->halves + box_tokens * cuda->a8_stride;
     cuda->s32_tokens = (uint32_t)(tokens < S32_TOKENS ? tokens : S32_TOKENS); // whole sixty-fours

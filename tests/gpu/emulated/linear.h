@@ -53,7 +53,7 @@ emu_device(int sms, uint32_t tokens, uint32_t cols, uint32_t rows)
     cuda.a8_next = emu_array<int8_t>(stride * tokens);
     cuda.sa_next = emu_array<float>(stride / 32 * tokens);
     cuda.sums = emu_array<int32_t>(stride / 32 * tokens);
-    cuda.normed = emu_array<float>(stride * tokens);
+    cuda.normed = emu_array<float>(stride * tokens + BT_CUDA_TURNED_PAD);
     ref = linear_device("ref", 1, tokens, cols, rows);
 }
 

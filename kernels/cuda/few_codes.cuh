@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/few_items.cuh"
+#include "kernels/cuda/ptx_multicast.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
@@ -276,29 +277,31 @@ encode(const few_call &f, uint8_t *memory)
     }
 }
 
-// The codes of the prologue's kernel and their scales, which lie as they are wanted: bulk copies, a barrier a segment. One warp.
+// The codes of the prologue's kernel and their scales, which lie as they are wanted: bulk copies, a barrier a segment. One warp, of
+// which a lane asks: lanes that each asked for one were served one after the other, 24 copies in 3.5 µs.
 static __device__ __forceinline__ void
-fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers, uint32_t lane)
+fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers)
 {
     uint32_t tiles = f.sa_width / 8;
 
 #pragma unroll 1
-    for (uint32_t s = 0; s < f.segments; s++) {
+    for (uint32_t i = 0; i < f.segments; i++) {
+        uint32_t s = f.join == 0 ? i : i < f.runs ? i * 2 : (i - f.runs) * 2 + 1; // first what runs begin with
         uint32_t k = s * SEGMENT, columns = min((uint32_t)f.c.a8_stride - k, SEGMENT), bytes = columns * 8;
         uint32_t row = k >> f.c.act_shift, rows = f.c.act_shift < 31 ? columns >> f.c.act_shift : s == 0;
         uint32_t sa_bytes = rows * f.sa_width * 4, barrier = barriers + s * 8;
 
-        if (lane == 0) {
+        if (bt_elect()) {
             bt_barrier_expect(barrier, bytes * tiles + sa_bytes);
-        }
-        __syncwarp();
-        if (lane < tiles) {
-            size_t at = (lane * f.c.a8_stride + k) * 8;
+            for (uint32_t t = 0; t < tiles; t++) {
+                size_t at = (t * f.c.a8_stride + k) * 8;
 
-            bt_bulk_copy(bt_shared_at(memory + f.at.codes + at), f.c.a8 + at, bytes, barrier);
-        } else if (lane == tiles && rows != 0) {
-            bt_bulk_copy(bt_shared_at(memory + f.at.scales + row * f.sa_width * 4), f.c.sa + row * f.sa_width, sa_bytes,
-                         barrier);
+                bt_bulk_copy(bt_shared_at(memory + f.at.codes + at), f.c.a8 + at, bytes, barrier);
+            }
+            if (rows != 0) {
+                bt_bulk_copy(bt_shared_at(memory + f.at.scales + row * f.sa_width * 4), f.c.sa + row * f.sa_width,
+                             sa_bytes, barrier);
+            }
         }
     }
 }

@@ -39,9 +39,12 @@ typedef struct {
     uint32_t pitch;                             // floats from a row to the next in sums
     uint32_t row_floats;                        // of x in shared memory
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
-    uint32_t each, more;                        // units (tiles, or pairs of them) of a block; blocks that have one more
-    uint32_t room, outlier_bytes;               // outliers of a tile there is room for; bytes of a tile's
-    few_codes_ring ring;                        // of few_staged.cuh
+    uint32_t runs, join;                 // of segments that a worker multiplies and adds: 1 << join segments each
+    bool alone;                          // a worker has one run at most, whose sums go where its pieces were
+    uint32_t sums_at, sum_run, sum_tile; // where sums begin, in bytes; floats from a run, and a tile, to the next
+    uint32_t each, more;                 // units (tiles, or pairs of them) of a block; blocks that have one more
+    uint32_t room, outlier_bytes;        // outliers of a tile there is room for; bytes of a tile's
+    few_codes_ring ring;                 // of few_staged.cuh
     few_places at;
 } few_call;
 
@@ -74,11 +77,11 @@ template <int BITS, int BLOCK, int SLOTS> struct few_ring {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// Where the sums of (segment, tile of the chunk, row, token) lie.
+// Where the sums of (run, tile of the chunk, row, token) lie.
 static __device__ __forceinline__ uint32_t
-sum_at(const few_call &f, uint32_t segment, uint32_t tile, uint32_t row, uint32_t token)
+sum_at(const few_call &f, uint32_t run, uint32_t tile, uint32_t row, uint32_t token)
 {
-    return ((segment * f.chunk + tile) * 16 + row) * f.pitch + token;
+    return run * f.sum_run + tile * f.sum_tile + row * f.pitch + token;
 }
 
 typedef struct {
@@ -121,6 +124,27 @@ item_at(const few_call &f, uint32_t tile, uint32_t segment, uint32_t end)
     return item;
 }
 
+// The first item of a run, which may be some tiles further on.
+static __device__ __forceinline__ few_item
+run_at(const few_call &f, uint32_t tile, uint32_t run, uint32_t end)
+{
+    while (run >= f.runs) {
+        run -= f.runs;
+        tile++;
+    }
+    return item_at(f, tile, run << f.join, end);
+}
+
+// What a worker multiplies after an item: the rest of its run, or its next one.
+static __device__ __forceinline__ few_item
+item_after(const few_call &f, uint32_t tile, uint32_t segment, uint32_t end)
+{
+    if ((segment + 1) >> f.join == segment >> f.join && segment + 1 < f.segments) {
+        return item_at(f, tile, segment + 1, end);
+    }
+    return run_at(f, tile, (segment >> f.join) + f.workers, end);
+}
+
 // Piece q of an item into its slot. One group of copies, which may be empty.
 template <int BITS, int BLOCK, int SLOTS>
 static __device__ __forceinline__ void
@@ -154,6 +178,45 @@ fetch_piece(const few_item &item, uint32_t q, uint32_t lane, uint8_t *ring)
         bt_copy16(ring + q % R::slots * R::piece_bytes + R::code_bytes + lane * 16,
                   (const uint8_t *)item.scales + q * R::scale_bytes + lane * 16, true);
     }
+    bt_copy_commit();
+}
+
+// What a lane fetches of an item's next piece, where all pieces are whole: a fourth of fetch_piece's instructions.
+typedef struct {
+    const uint8_t *codes, *scales;
+    bool there;
+} few_feed;
+
+template <int BITS, int BLOCK>
+static __device__ __forceinline__ few_feed
+feed_of(const few_item &item, uint32_t q, uint32_t lane)
+{
+    typedef few_ring<BITS, BLOCK, 2> R;
+    few_feed feed;
+
+    feed.codes = item.codes + q * R::code_bytes + lane * 16;
+    feed.scales = (const uint8_t *)item.scales + q * R::scale_bytes + lane * 16;
+    feed.there = item.columns != 0;
+    return feed;
+}
+
+// Its next piece, to the lane's 16 bytes of a slot. One group of copies.
+template <int BITS, int BLOCK>
+static __device__ __forceinline__ void
+feed_piece(few_feed *feed, uint8_t *to, bool scales)
+{
+    typedef few_ring<BITS, BLOCK, 2> R;
+
+    if (feed->there) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bt_copy16(to + i * 512, feed->codes + i * 512, true);
+        }
+        if (scales) {
+            bt_copy16(to + R::code_bytes, feed->scales, true);
+        }
+    }
+    feed->codes += R::code_bytes, feed->scales += R::scale_bytes;
     bt_copy_commit();
 }
 

@@ -20,7 +20,7 @@ typedef struct {
 static __device__ __forceinline__ few_rows
 rows_of(const few_call &f, uint8_t *memory)
 {
-    float *at = (float *)(memory + f.at.scratch) + sum_at(f, f.segments, 0, 0, 0);
+    float *at = (float *)(memory + f.at.scratch) + (f.alone ? 0 : sum_at(f, f.runs, 0, 0, 0));
     uint32_t rows = f.chunk * 16;
     few_rows r;
 
@@ -159,25 +159,31 @@ help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t origin, uint3
 
 // ---- the end ----
 
-// The balanced tree over the segments of a row, at most 32: eights of them, and those two by two.
+// The balanced tree over the runs of a row, at most 32: eights of them, and those two by two.
 static __device__ __forceinline__ float
 tree_of(const few_call &f, const float *sums, uint32_t step)
 {
     float eights = 0.0f, pair = 0.0f, sum = 0.0f;
 
+    if (f.runs <= 2) {
+        return f.runs == 1 ? sums[0] : sums[0] + sums[step];
+    }
+    if (f.runs == 4) {
+        return (sums[0] + sums[step]) + (sums[2 * step] + sums[3 * step]);
+    }
 #pragma unroll 1
-    for (uint32_t first = 0; first < f.segments; first += 8) {
+    for (uint32_t first = 0; first < f.runs; first += 8) {
         float v[8];
 
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) {
-            v[i] = first + i < f.segments ? sums[(first + i) * step] : 0.0f;
+            v[i] = first + i < f.runs ? sums[(first + i) * step] : 0.0f;
         }
 #pragma unroll
         for (uint32_t stride = 1; stride < 8; stride *= 2) {
 #pragma unroll
             for (uint32_t i = 0; i + stride < 8; i += 2 * stride) {
-                v[i] = first + i + stride < f.segments ? v[i] + v[i + stride] : v[i];
+                v[i] = first + i + stride < f.runs ? v[i] + v[i + stride] : v[i];
             }
         }
         // The eights: a, a + b, (a + b) + c, (a + b) + (c + d).
@@ -194,14 +200,14 @@ template <int BLOCK>
 static __device__ __forceinline__ float
 total_of(const few_call &f, const uint8_t *memory, const few_rows &rows, uint32_t here, uint32_t token)
 {
-    const float *sums = (const float *)(memory + f.at.scratch) + here * f.pitch + token;
-    uint32_t step = f.chunk * 16 * f.pitch;
+    const float *sums = (const float *)(memory + f.sums_at) + sum_at(f, 0, here / 16, here % 16, token);
+    uint32_t step = f.sum_run;
     float r;
 
     if (BLOCK == 0) {
         int32_t dot = 0;
 
-        for (uint32_t s = 0; s < f.segments; s++) {
+        for (uint32_t s = 0; s < f.runs; s++) {
             dot += ((const int32_t *)sums)[s * step];
         }
         r = fmaf(rows.scale[here] * ((const float *)(memory + f.at.scales))[token], (float)dot, 0.0f);
@@ -217,22 +223,24 @@ template <int BLOCK>
 static __device__ __forceinline__ void
 finish_chunk(const few_call &f, uint8_t *memory, uint32_t tiles)
 {
-    uint32_t pairs = f.c.paired ? 2 : 1, all = tiles / pairs * 16, token = 0, row = threadIdx.x;
+    uint32_t pairs = f.c.paired ? 2 : 1, all = tiles / pairs * 16, token = threadIdx.x / all, row = threadIdx.x % all,
+             tokens_on = blockDim.x / all, rows_on = blockDim.x % all;
     few_rows rows = rows_of(f, memory);
 
 #pragma unroll 1
-    for (;; row += blockDim.x) {
+    for (; token < f.c.tokens; token += tokens_on, row += rows_on) {
         uint32_t here, place;
         float *y, r = 0.0f, gate = 0.0f;
 
-        while (row >= all) {
-            row -= all, token++;
-        }
-        if (token >= f.c.tokens) {
-            break;
+        if (row >= all) {
+            row -= all;
+            if (++token >= f.c.tokens) {
+                break;
+            }
         }
         here = row / 16 * pairs * 16 + row % 16;
         place = rows.place[here];
+
         if (place == NOWHERE) {
             continue;
         }

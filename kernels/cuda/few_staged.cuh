@@ -51,10 +51,9 @@ staged_multiply(const few_call &f, staged_worker *w, uint8_t *memory, uint32_t w
         multiply_pieces<BITS, BLOCK, R::slots, NT>(
             f, item, w->next.item, x, min(f.c.padded - item.segment * SEGMENT, SEGMENT), ring, lane, dots, acc);
         if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), item.segment, item.tile - first, lane, f.c.tokens,
-                         dots);
+            put_sums<NT>(f, memory, item.segment, item.tile - first, lane, f.c.tokens, dots);
         } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), item.segment, item.tile - first, lane, f.c.tokens, acc);
+            put_sums<NT>(f, memory, item.segment, item.tile - first, lane, f.c.tokens, acc);
         }
         leave_slot(f, memory, fill, 1, lane);
         w->now = w->next;

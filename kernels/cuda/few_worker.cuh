@@ -34,16 +34,23 @@ typedef struct {
     float row_scale[2];
 } few_factors;
 
-// acc += scale · dot for one block of 16 rows and eight tokens. Dots begin at the bits of 1.5 · 2^23, and one of 128 products of two codes is
-// below 2^22: as a float it is that much more.
+// What dots of a block begin with: the bits of a float whose last bit is worth one, or, where the codes are 16 times themselves, a sixteenth. A dot
+// of 128 products of two codes is below 2^22 (16 · 128 · 8 · 127, too): the float of its bits is that much more, exactly.
+template <int BITS> struct few_magic {
+    static const int32_t bits = BITS == 4 ? 0x49400000 : BT_ROUND_MAGIC_BITS; // 1.5 · 2^19, 1.5 · 2^23
+};
+
+// acc += scale · dot for one block of 16 rows and eight tokens.
+template <int BITS>
 static __device__ __forceinline__ void
 add_block(const float w[2], float2 sx, const int32_t dot[4], float acc[4])
 {
+    const float magic = BITS == 4 ? 786432.0f : BT_ROUND_MAGIC;
     float d[4];
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        d[i] = __int_as_float(dot[i]) - BT_ROUND_MAGIC;
+        d[i] = __int_as_float(dot[i]) - magic;
     }
     acc[0] = fmaf(w[0] * sx.x, d[0], acc[0]);
     acc[1] = fmaf(w[0] * sx.y, d[1], acc[1]);
@@ -73,13 +80,15 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
         }
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            const int8_t *codes = x.codes + nt * x.eight + (k / 64 + u * 2) * x.stride;
-            uint4 low = *(const uint4 *)codes, high = *(const uint4 *)(codes + x.stride);
+            const uint32_t stride = NT == 2 ? 512 : x.stride;
+            const int8_t *codes = x.codes + nt * x.eight + (k / 64 + u * 2) * stride;
+            uint4 low = *(const uint4 *)codes, high = *(const uint4 *)(codes + stride);
             uint32_t b8[4][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
 
 #pragma unroll
             for (int b = 0; b < blocks; b++) {
-                int32_t dot[4] = {BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS, BT_ROUND_MAGIC_BITS};
+                const int32_t zero = few_magic<BITS>::bits;
+                int32_t dot[4] = {zero, zero, zero, zero};
 
 #pragma unroll
                 for (int st = b * steps; st < (b + 1) * steps; st++) {
@@ -90,11 +99,11 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
                 if (BLOCK != 0 && (WHOLE || k + u * UNIT + b * BLOCK < columns)) {
                     uint32_t row = (k + u * UNIT + b * BLOCK) >> f.c.act_shift;
                     const __half *scale = scales + (u * blocks + b) * 16;
-                    const float unit = BITS == 4 ? 0.0625f : 1.0f; // exact
-                    float w[2] = {by_row ? x.row_scale[0] : __half2float(scale[0]) * unit,
-                                  by_row ? x.row_scale[1] : __half2float(scale[8]) * unit};
+                    float w[2] = {by_row ? x.row_scale[0] : __half2float(scale[0]),
+                                  by_row ? x.row_scale[1] : __half2float(scale[8])};
 
-                    add_block(w, *(const float2 *)(x.sa + row * f.sa_width + nt * 8), dot, acc[nt]);
+                    add_block<BITS>(w, *(const float2 *)(x.sa + row * (NT == 2 ? 16 : f.sa_width) + nt * 8), dot,
+                                    acc[nt]);
                 }
             }
         }
@@ -103,8 +112,11 @@ multiply_piece(const few_call &f, const uint8_t *piece, const few_factors &x, ui
 
 template <int NT, typename T>
 static __device__ __forceinline__ void
-put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t lane, uint32_t tokens, T v[NT][4])
+put_sums(const few_call &f, uint8_t *memory, uint32_t segment, uint32_t tile, uint32_t lane, uint32_t tokens,
+         T v[NT][4])
 {
+    T *sums = (T *)(memory + f.sums_at);
+
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
@@ -112,9 +124,24 @@ put_sums(const few_call &f, T *sums, uint32_t segment, uint32_t tile, uint32_t l
             uint32_t token = nt * 8 + lane % 4 * 2 + i % 2;
 
             if (token < tokens) {
-                sums[sum_at(f, segment, tile, lane / 4 + i / 2 * 8, token)] = v[nt][i];
+                sums[sum_at(f, segment >> f.join, tile, lane / 4 + i / 2 * 8, token)] = v[nt][i];
             }
             v[nt][i] = 0;
+        }
+    }
+}
+
+// The sums of a segment that is the first of two wait in `first` until the run is over.
+template <int NT, typename T>
+static __device__ __forceinline__ void
+join_sums(const few_call &f, uint32_t segment, T v[NT][4], T first[NT][4])
+{
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[nt][i] = (segment & f.join) != 0 ? first[nt][i] + v[nt][i] : v[nt][i];
+            first[nt][i] = v[nt][i];
         }
     }
 }
@@ -124,6 +151,52 @@ typedef struct {
     few_item now, next;
 } few_worker;
 
+// A segment is multiplied: with the one before it, if both are of one run, and where it is the run's last to shared memory.
+template <int NT, typename T>
+static __device__ __forceinline__ void
+end_segment(const few_call &f, uint8_t *memory, const few_worker *w, uint32_t first, uint32_t lane, T v[NT][4],
+            T before[NT][4])
+{
+    if (NT == 2) {
+        join_sums<NT>(f, w->now.segment, v, before);
+    }
+    if (NT == 1 || w->next.tile != w->now.tile || w->next.segment >> f.join != w->now.segment >> f.join) {
+        put_sums<NT>(f, memory, w->now.segment, w->now.tile - first, lane, f.c.tokens, v);
+    }
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[nt][i] = 0;
+        }
+    }
+}
+
+// The pieces of an item of 4-bit codes that are all there, before another such one, or none: few instructions beside the products.
+template <int BITS, int BLOCK, int SLOTS, int NT>
+static __device__ __forceinline__ void
+multiply_whole(const few_call &f, const few_item &now, const few_item &next, const few_factors &x, uint8_t *ring,
+               uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
+{
+    typedef few_ring<BITS, BLOCK, SLOTS> R;
+    few_feed feed = feed_of<BITS, BLOCK>(now, R::slots % FEW_PIECES, lane);
+    const bool scales = (int)lane * 16 < R::scale_bytes;
+
+#pragma unroll 1
+    for (uint32_t p = 0; p < FEW_PIECES; p++) {
+        uint8_t *piece = ring + p % R::slots * R::piece_bytes;
+
+        bt_copy_wait<R::slots - 1>();
+        __syncwarp();
+        multiply_piece<BITS, BLOCK, NT, true>(f, piece, x, p * FEW_COLUMNS, SEGMENT, lane, dots, acc);
+        __syncwarp(); // all have read the piece
+        if (p == FEW_PIECES - R::slots) {
+            feed = feed_of<BITS, BLOCK>(next, 0, lane);
+        }
+        feed_piece<BITS, BLOCK>(&feed, piece + lane * 16, scales);
+    }
+}
+
 // The pieces of an item; what is read next goes where a piece was just multiplied.
 template <int BITS, int BLOCK, int SLOTS, int NT>
 static __device__ __forceinline__ void
@@ -131,7 +204,12 @@ multiply_pieces(const few_call &f, const few_item &now, const few_item &next, co
                 uint8_t *ring, uint32_t lane, int32_t dots[NT][4], float acc[NT][4])
 {
     typedef few_ring<BITS, BLOCK, SLOTS> R;
+    const bool WHOLE = BITS == 4 && NT == 1; // of 16 tokens it is slower (README.md)
 
+    if (WHOLE && columns == SEGMENT && (next.columns == SEGMENT || next.columns == 0)) {
+        multiply_whole<BITS, BLOCK, SLOTS, NT>(f, now, next, x, ring, lane, dots, acc);
+        return;
+    }
 #pragma unroll 1
     for (uint32_t p = 0; p < FEW_PIECES; p++) {
         const bool same = R::slots < FEW_PIECES && p + R::slots < FEW_PIECES;
@@ -140,7 +218,7 @@ multiply_pieces(const few_call &f, const few_item &now, const few_item &next, co
 
         bt_copy_wait<R::slots - 1>();
         __syncwarp();
-        if (k + FEW_COLUMNS <= columns) {
+        if (!WHOLE && k + FEW_COLUMNS <= columns) {
             multiply_piece<BITS, BLOCK, NT, true>(f, piece, x, k, columns, lane, dots, acc);
         } else if (k < columns) {
             multiply_piece<BITS, BLOCK, NT, false>(f, piece, x, k, columns, lane, dots, acc);
@@ -164,8 +242,8 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
     uint8_t *ring = memory + warp * R::bytes;
     uint32_t barriers = bt_shared_at(memory + f.at.barriers);
     const uint32_t g = lane / 4 & (f.width - 1), t = lane % 4;
-    int32_t dots[NT][4] = {};
-    float acc[NT][4] = {};
+    int32_t dots[NT][4] = {}, dots_before[NT][4] = {};
+    float acc[NT][4] = {}, acc_before[NT][4] = {};
     few_factors x = {};
 
     x.stride = f.width * 64, x.eight = f.c.a8_stride * 8;
@@ -176,7 +254,7 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
         x.codes = (const int8_t *)(memory + f.at.codes) + (g * 4 + t) * 16 + k / 64 * x.stride;
         x.sa = (const float *)(memory + f.at.scales) + (k >> f.c.act_shift) * f.sa_width +
                (t * 2 & ((NT == 2 ? 8 : f.sa_width) - 1));
-        w->next = item_at(f, w->now.tile, w->now.segment + f.workers, last);
+        w->next = item_after(f, w->now.tile, w->now.segment, last);
         if (BITS == 8 && BLOCK != 0 && f.c.part[0].block == BT_BLOCK_ROW) {
             x.row_scale[0] = __half2float(w->now.scales[lane / 4]);
             x.row_scale[1] = __half2float(w->now.scales[lane / 4 + 8]);
@@ -189,11 +267,9 @@ multiply_items(const few_call &f, few_worker *w, uint8_t *memory, uint32_t warp,
         }
         multiply_pieces<BITS, BLOCK, SLOTS, NT>(f, w->now, w->next, x, columns, ring, lane, dots, acc);
         if (BLOCK == 0) {
-            put_sums<NT>(f, (int32_t *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, f.c.tokens,
-                         dots);
+            end_segment<NT>(f, memory, w, first, lane, dots, dots_before);
         } else {
-            put_sums<NT>(f, (float *)(memory + f.at.scratch), w->now.segment, w->now.tile - first, lane, f.c.tokens,
-                         acc);
+            end_segment<NT>(f, memory, w, first, lane, acc, acc_before);
         }
         w->now = w->next;
     }

@@ -29,7 +29,9 @@ bt_few_outliers(few_call *f, uint32_t tiles)
 static bool
 lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole)
 {
-    uint32_t step = f->c.paired ? 2 : 1, a_tile = ((f->segments + bt_few_beside(f)) * f->pitch + 3) * 16 * 4;
+    bool alone = f->join != 0 && tiles * f->runs <= workers;
+    uint32_t step = f->c.paired ? 2 : 1, beside = (alone ? 0 : f->runs) + bt_few_beside(f),
+             a_tile = (beside * f->pitch + 3) * 16 * 4;
     uint32_t blocks = f->c.act_shift < 31 ? (uint32_t)f->c.a8_stride >> f->c.act_shift : 1;
     uint32_t codes = (uint32_t)f->c.a8_stride * f->width * (f->sa_width > 8 ? 2 : 1);
     uint32_t rows = f->encodes && f->norm != NULL ? f->row_floats * 4 : 0, norm = rows != 0 ? f->cols * 4 : 0;
@@ -47,11 +49,14 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool
     f->at.norm = norm != 0 ? f->at.norm : 0;
     // Half a piece is read beyond the last columns, for nothing: scratch is at least as much.
     room = f->at.scratch + 2048 <= FEW_SHARED_MAX ? (FEW_SHARED_MAX - f->at.scratch) / a_tile / step * step : 0;
-    if (room == 0 || (whole && room < tiles) || f->at.scratch + rows > FEW_SHARED_MAX) {
+    if (room == 0 || ((whole || alone) && room < tiles) || f->at.scratch + rows > FEW_SHARED_MAX) {
         return false;
     }
     chunks = (tiles + room - 1) / room;
     f->chunk = (tiles + chunks * step - 1) / (chunks * step) * step;
+    f->alone = alone, f->sums_at = alone ? 0 : f->at.scratch;
+    f->sum_run = alone ? ring_bytes / 4 : f->chunk * 16 * f->pitch,
+    f->sum_tile = alone ? f->runs * f->sum_run : 16 * f->pitch;
     scratch = f->chunk * a_tile > rows ? f->chunk * a_tile : rows;
     scratch = scratch > 2048 ? scratch : 2048;
     f->at.bytes = f->at.scratch + scratch > FEW_SHARED_MIN ? f->at.scratch + scratch : FEW_SHARED_MIN;
@@ -64,8 +69,9 @@ rounds_of(const few_call *f, uint32_t tiles)
 {
     uint32_t chunks = tiles / f->chunk, rest = tiles % f->chunk;
 
-    return chunks * ((f->chunk * f->segments + f->workers - 1) / f->workers) +
-           (rest * f->segments + f->workers - 1) / f->workers;
+    return (chunks * ((f->chunk * f->runs + f->workers - 1) / f->workers) +
+            (rest * f->runs + f->workers - 1) / f->workers)
+           << f->join;
 }
 
 // Places with as many workers as make the fewest rounds, and no more of them. `whole`: more than the fewest only if all tiles are one chunk.
@@ -100,6 +106,22 @@ find_room(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
     return rounds != ~0u;
 }
 
+// Runs of two segments, where the busiest worker has no more to multiply by that: half of the sums, and so fewer chunks.
+static bool
+find_runs(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
+{
+    few_call twos = *f;
+    bool found = find_room(f, tiles, ring_bytes, whole);
+
+    twos.join = 1, twos.runs = (f->segments + 1) / 2;
+    if (!whole && f->segments > 1 && find_room(&twos, tiles, ring_bytes, whole) &&
+        (!found || rounds_of(&twos, tiles) <= rounds_of(f, tiles))) {
+        *f = twos;
+        return true;
+    }
+    return found;
+}
+
 // Can a block make the codes itself, and should it? It reads x by fours, and its scales are those of the weights' blocks.
 static bool
 encodes(const linear_call *c, const bt_linear_args *a, uint32_t block)
@@ -123,7 +145,7 @@ few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
     f.width = f.encodes ? 1 : 8;
     f.sa_width = f.encodes ? 2 : a->tokens > 8 ? 16 : 8;
     f.pitch = a->tokens == 1 ? 1 : a->tokens | 1;
-    f.segments = (c->padded + SEGMENT - 1) / SEGMENT;
+    f.segments = f.runs = (c->padded + SEGMENT - 1) / SEGMENT;
     return f;
 }
 
@@ -138,7 +160,7 @@ launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
     f->each = units / grid, f->more = units % grid;
     tiles = (units + grid - 1) / grid * step;
     bt_few_outliers(f, tiles);
-    if (!find_room(f, tiles, ring, NT == 1)) {
+    if (!find_runs(f, tiles, ring, NT == 1)) {
         return BT_OK;
     }
     *taken = true;

@@ -39,7 +39,7 @@ get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t
     }
     bt_wait_before();
     if (warp == f.workers && !f.encodes) {
-        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers), lane);
+        fetch_codes(f, memory, bt_shared_at(memory + f.at.barriers));
     }
     if (!works) {
         bt_copy_wait<0>(); // the outliers, which workers do not wait for
@@ -77,7 +77,7 @@ __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid_constant__ few_call f)
             }
             bt_copy_commit();
         }
-        worker.now = item_at(f, first, warp, end);
+        worker.now = run_at(f, first, warp, end);
         if (f.encodes) {
             fill_ring<BITS, BLOCK, R::slots, 0, R::slots / 2>(worker.now, lane, memory + warp * R::bytes);
             bt_copy_wait<R::slots / 2>(); // the norm's weights

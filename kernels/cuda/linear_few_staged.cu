@@ -29,6 +29,7 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t slots, bool w
     }
     chunks = (tiles + room - 1) / room;
     f->chunk = (tiles + chunks * step - 1) / (chunks * step) * step;
+    f->sums_at = f->at.scratch, f->sum_tile = 16 * f->pitch, f->sum_run = f->chunk * f->sum_tile;
     f->at.bytes = f->at.scratch + f->chunk * a_tile;
     f->at.bytes = f->at.bytes > FEW_SHARED_MIN ? f->at.bytes : FEW_SHARED_MIN;
     return true;
@@ -114,7 +115,7 @@ launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 bt_err
 bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken)
 {
-    f->encodes = false, f->sa_width = a->tokens > 8 ? 16 : 8;
+    f->encodes = false, f->alone = false, f->runs = f->segments, f->join = 0, f->sa_width = a->tokens > 8 ? 16 : 8;
     if (f->c.part[0].nibbles) {
         return block == 128  ? launch_tokens<4, 128>(cuda, a, f, taken)
                : block == 64 ? launch_tokens<4, 64>(cuda, a, f, taken)

@@ -147,8 +147,9 @@ main(int argc, char **argv)
     }
     if (strstr("wide", only) != NULL) {
         bench_linear(&square, wide, 6);
-        bench_linear(&layer[2], wide, 6);
-        bench_linear(&layer[3], wide, 6);
+        for (int i = 0; i < 4; i++) {
+            bench_linear(&layer[i], wide, 6);
+        }
     }
     for (int i = 0; i < 3 && strstr("others", only) != NULL; i++) {
         bench_linear(&others[i], few, 5);

@@ -65,11 +65,10 @@ __launch_bounds__(WIDE_THREADS, 1)
         if (w.turned != NULL) {
             wide_outliers<N, R::columns_late>(w, rank, lane, rows, ready, taken, outliers);
         }
-        wide_meet(w);
         if (w.runs != NULL) {
-            wide_wait(w);
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
         } else if (wide_leaves<BLOCK, ASYM>(w)) {
+            wide_meet(w);
             wide_leave<N>(w, partials, outliers, (uint32_t *)(memory + W::partials_bytes),
                           threadIdx.x); // behind the sums
         } else {

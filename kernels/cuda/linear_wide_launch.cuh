@@ -99,6 +99,17 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
     return best != 0;
 }
 
+// Which tiles of a block of rows those that share K finish.
+static void
+share(wide_call *w)
+{
+    uint32_t all = w->c.paired ? WIDE_TILES / 2 : WIDE_TILES;
+
+    for (uint32_t i = 0; i <= w->c.groups; i++) {
+        w->share[i] = (uint8_t)(i * all / w->c.groups);
+    }
+}
+
 // How many clusters of `ranks` blocks, each with a multiprocessor of its own, the GPU has at work at once: a cluster lies within a group of
 // multiprocessors, and those are not all of one size.
 template <typename... P>
@@ -136,6 +147,7 @@ go(bt_cuda *cuda, wide_call *w)
     if (!cut(cuda, w, &sizes) || !bt_cuda_wide_maps(w, N, W::blocks, &maps)) {
         return cudaErrorNotSupported;
     }
+    share(w);
     if (WIDE_FOURS != 4 || w->c.groups != 1 || !w->c.paired) {
         w->leaves.to.a8 = NULL;
     }

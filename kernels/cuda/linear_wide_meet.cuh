@@ -51,11 +51,12 @@ wide_send(const wide_call &w, const float *partials, uint32_t rank, uint32_t byt
 }
 
 // Until all have sent. Blocks of threads begin in the order of their numbers and these are neighbours, so those that are waited for are at
-// work or next. Gives up after some seconds.
+// work or next. AT_ONCE: the last one, for which the others wait, finds all there by the first load. Gives up after some seconds.
+template <bool AT_ONCE>
 static __device__ __forceinline__ void
 wide_wait(const wide_call &w)
 {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && (!AT_ONCE || bt_load_acquire(wide_meeting(w)) != 0)) {
         for (uint32_t tries = 0; *(volatile uint32_t *)wide_meeting(w) != 0; tries++) {
             if (tries > 4000000u) {
                 __trap();
@@ -65,6 +66,17 @@ wide_wait(const wide_call &w)
         bt_load_acquire(wide_meeting(w));
     }
     bt_bar_sync(WIDE_WORKERS_MEET, WIDE_WORKERS);
+}
+
+// The multiplying warps: until there is all that they finish from, the block's own sums and outliers and (FAR: in global memory) the others'.
+template <bool FAR, bool AT_ONCE>
+static __device__ __forceinline__ void
+wide_all_there(const wide_call &w)
+{
+    wide_meet(w);
+    if (FAR) {
+        wide_wait<AT_ONCE>(w);
+    }
 }
 
 #endif

@@ -95,7 +95,7 @@ static __device__ __forceinline__ void
 wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *rows, uint32_t ready, uint32_t *taken,
               float *sums)
 {
-    uint32_t first, passes = wide_share(w.c, rank, &first) * (w.c.paired ? 8 : 4), col, steps;
+    uint32_t first, passes = wide_share(w, rank, &first) * (w.c.paired ? 8 : 4), col, steps;
     __half delta;
     float4 o[N / 32] = {};
     const char *turned = (const char *)(w.turned + blockIdx.y * N + lane % 8 * 4); // of this lane
@@ -144,7 +144,7 @@ static __device__ __forceinline__ void
 wide_outliers_ahead(const wide_call &w, uint32_t rank, uint32_t warp, uint32_t warps, uint32_t lane, uint32_t *rows,
                     uint32_t ready)
 {
-    uint32_t first, tiles = wide_share(w.c, rank, &first), all = tiles * (w.c.paired ? 2 : 1), part, tile;
+    uint32_t first, tiles = wide_share(w, rank, &first), all = tiles * (w.c.paired ? 2 : 1), part, tile;
 
     for (uint32_t i = warp; i < all; i += warps) {
         bool there = wide_tile(w.c, wide_share_tile(first, tiles, i * 16), &part, &tile);

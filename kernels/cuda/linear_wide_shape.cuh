@@ -33,7 +33,8 @@ typedef struct {
         runs; // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
     uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
     uint32_t turns;     // pieces of `turned` (linear_wide_turn.cuh); 0: no outliers
-    bt_cuda_leaves leaves; // of pairs in tall blocks that share K with nobody (linear_wide_codes.cuh)
+    uint8_t share[WIDE_RANKS + 1]; // first tile that each of those that share K finishes, and the end
+    bt_cuda_leaves leaves;         // of pairs in tall blocks that share K with nobody (linear_wide_codes.cuh)
 } wide_call;
 
 // What a block of threads loads, as boxes.
@@ -125,12 +126,10 @@ wide_tile(const linear_call &c, uint32_t here, uint32_t *part, uint32_t *tile)
 
 // The tiles that block `rank` of those that share K finishes: *first … (paired: of the first half, each with one of the second).
 static __device__ __forceinline__ uint32_t
-wide_share(const linear_call &c, uint32_t rank, uint32_t *first)
+wide_share(const wide_call &w, uint32_t rank, uint32_t *first)
 {
-    uint32_t all = c.paired ? WIDE_TILES / 2 : WIDE_TILES;
-
-    *first = rank * all / c.groups;
-    return (rank + 1) * all / c.groups - *first;
+    *first = w.share[rank];
+    return w.share[rank + 1] - *first;
 }
 
 // Which tile of the block row `i` of the share lies in.

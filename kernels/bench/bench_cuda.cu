@@ -111,6 +111,9 @@ main(int argc, char **argv)
                                    {"q4 8b o", q4, 1, {4096}, 4096, BT_LINEAR_ADD, false, 1000},
                                    {"q4 8b gate|up", q4, 2, {14336, 14336}, 4096, BT_LINEAR_SILU_MUL, true, 1000},
                                    {"q4 8b down", q4, 1, {4096}, 14336, BT_LINEAR_ADD, false, 1000}};
+    const linear_shape crowded[2] = {
+        {"q4 8b qkv, crowded outliers", q4, 3, {4096, 1024, 1024}, 4096, BT_LINEAR_STORE, true, 1000, true},
+        {"q4 8b down, crowded outliers", q4, 1, {4096}, 14336, BT_LINEAR_ADD, false, 1000, true}};
     const linear_shape head = {"w8 8b head", w8, 1, {128256}, 4096, BT_LINEAR_STORE, true, 0};
     const linear_shape others[] = {{"q4a_32", q4a, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0},
                                    {"q8_32", q8, 1, {8192}, 8192, BT_LINEAR_STORE, false, 0},
@@ -139,6 +142,8 @@ main(int argc, char **argv)
         }
         bench_linear(&plain, few, 5);
         bench_linear(&long_rows, few, 5);
+        bench_linear(&crowded[0], few, 5);
+        bench_linear(&crowded[1], few, 5);
         bench_linear(&head, few, 5);
         bench_layer("q4 8b", layer, few, 5, NULL);
     }
@@ -150,6 +155,8 @@ main(int argc, char **argv)
         for (int i = 0; i < 4; i++) {
             bench_linear(&layer[i], wide, 6);
         }
+        bench_linear(&crowded[0], wide, 6);
+        bench_linear(&crowded[1], wide, 6);
     }
     for (int i = 0; i < 3 && strstr("others", only) != NULL; i++) {
         bench_linear(&others[i], few, 5);

@@ -26,15 +26,17 @@ to_device(const void *from, size_t bytes)
     return memory;
 }
 
-// As common/quant makes them: by row, columns rising, here at gaps of 1 … 2 · every − 1.
+// As common/quant makes them: by row, columns rising, here at gaps of 1 … 2 · every − 1. Rows compete for them in 64s (common/quant/search.h).
 static void
-make_outliers(bt_weight *w, uint32_t every, bt_rng *rng)
+make_outliers(bt_weight *w, const linear_shape *shape, bt_rng *rng)
 {
-    size_t most = (size_t)w->rows * w->cols / (every / 2) + w->rows;
+    size_t most = (size_t)w->rows * w->cols / (shape->every / 2) + w->rows;
     uint32_t *start = (uint32_t *)malloc((w->rows + 1) * 4), *cols = (uint32_t *)malloc(most * 4), count = 0;
     uint16_t *deltas = (uint16_t *)malloc(most * 2);
 
     for (uint32_t row = 0; row < w->rows; row++) {
+        uint32_t every = !shape->crowded ? shape->every : row % 64 == 5 ? shape->every / 32 : shape->every * 2;
+
         start[row] = count;
         for (uint32_t k = (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every); k < w->cols && count < most;
              k += 1 + (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every - 1)) {
@@ -64,7 +66,7 @@ make_weight(bt_weight *w, const linear_shape *shape, uint32_t part, uint32_t see
         fill(w->data + l.codes_offset, l.bytes - l.codes_offset, 9 + seed, ~0u, 0);
     }
     if (shape->every != 0) {
-        make_outliers(w, shape->every, &rng);
+        make_outliers(w, shape, &rng);
     }
 }
 

@@ -75,7 +75,7 @@ make_codes(linear_part *part, const bt_ops *ops, bt_rng *rng)
     }
 }
 
-// About one weight in `every`, some rows without any, the first and last column among them.
+// About one weight in `every`, some rows without any, some with many (as real layers have), the first and last column among them.
 static void
 make_outliers(bt_weight *w, uint32_t every, bt_rng *rng)
 {
@@ -86,9 +86,11 @@ make_outliers(bt_weight *w, uint32_t every, bt_rng *rng)
     w->outliers.cols = exact(limit * sizeof(uint32_t));
     w->outliers.deltas = exact(limit * sizeof(uint16_t));
     for (uint32_t row = 0; row < w->rows; row++) {
+        uint32_t one_in = row % 32 == 7 ? every / 8 + 1 : every;
+
         w->outliers.row_start[row] = count;
         for (uint32_t col = 0; col < w->cols && row % 5 != 3; col++) {
-            if (bt_rng_next(rng) % every == 0 || (row % 5 == 1 && (col == 0 || col == w->cols - 1))) {
+            if (bt_rng_next(rng) % one_in == 0 || (row % 5 == 1 && (col == 0 || col == w->cols - 1))) {
                 w->outliers.cols[count] = col;
                 w->outliers.deltas[count++] = bt_f32_to_f16(uniform(rng));
             }

@@ -88,15 +88,17 @@ bt_cuda_wants_wide(const bt_cuda *cuda, const linear_call *c, bt_cuda_a8_order *
     return true;
 }
 
-// Would 256 rows a block of threads be one round of the GPU where 128 rows are two?
+// Would 256 rows a block of threads be one round of the GPU where 128 rows are two? With up to 16 tokens they are faster, however many.
 static bool
 wants_tall(const bt_cuda *cuda, const linear_call *c)
 {
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t rows = (uint32_t)(c->tiles_all + 15) / 16, sms = (uint32_t)cuda->sms;
 
-    return m->nibbles && !m->asymmetric && m->block == 128 && c->tokens <= 32 && c->padded <= WIDE_RUN * SEGMENT &&
-           rows <= sms && rows * 2 > sms;
+    if (!m->nibbles || m->asymmetric || m->block != 128 || c->tokens > 32) {
+        return false;
+    }
+    return c->tokens <= 16 || (c->padded <= WIDE_RUN * SEGMENT && rows <= sms && rows * 2 > sms);
 }
 
 bt_err

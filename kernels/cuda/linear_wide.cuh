@@ -67,7 +67,7 @@ __launch_bounds__(WIDE_THREADS, 1)
         }
         if (w.runs != NULL) {
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
-        } else if (wide_leaves<BLOCK, ASYM>(w)) {
+        } else if (wide_leaves<BLOCK, ASYM, N>(w)) {
             wide_meet(w);
             wide_leave<N>(w, partials, outliers, (uint32_t *)(memory + W::partials_bytes),
                           threadIdx.x); // behind the sums

@@ -6,13 +6,13 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The kernel of tall blocks has no other format (linear_wide_tall.cu).
-template <int BLOCK, bool ASYM>
+// The kernel of tall blocks has no other format (linear_wide_tall.cu); with N = 16 it is for calls that share K.
+template <int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ bool
 wide_leaves(const wide_call &w)
 {
     static_assert(WIDE_FOURS != 4 || (BLOCK != 0 && !ASYM), "what wide_half adds up");
-    return WIDE_FOURS == 4 && w.leaves.to.a8 != NULL;
+    return WIDE_FOURS == 4 && N == 32 && w.leaves.to.a8 != NULL;
 }
 
 // Four neighbouring lanes with four numbers each: lane i gets the i-th of all.
@@ -79,7 +79,7 @@ template <int N>
 static __device__ __forceinline__ void
 wide_leave(const wide_call &w, const float *partials, const float *outliers, uint32_t *largest, uint32_t thread)
 {
-    static_assert(WIDE_FOURS != 4 || N == 32, "so many threads");
+    static_assert(WIDE_FOURS != 4 || N <= 32, "so many threads");
     const bt_row_target &to = w.leaves.to;
     const uint32_t groups = WIDE_WORKERS / 128, all = 0xffffffffu;
     uint32_t group = thread / 128, token = thread / 16 % 8 * 4, amax = 0;

@@ -9,6 +9,7 @@
 // And what outliers need: what was taken of them, and where rows begin.
 #define BARRIER_BYTES (WIDE_STAGES * 16 + 16 + WIDE_TILES * WIDE_ROW_STARTS * 4)
 #define STAGES_GOOD 4u
+#define STAGES_FEW 6u // of N = 16: activations come behind what is asked for before them (README.md)
 
 // ---- the cut ----
 
@@ -70,7 +71,7 @@ static bool
 cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
 {
     linear_call *c = &w->c;
-    uint32_t segments = (c->padded + SEGMENT - 1) / SEGMENT, best = 0;
+    uint32_t segments = (c->padded + SEGMENT - 1) / SEGMENT, best = 0, most = sizes->n <= 16 ? STAGES_FEW : WIDE_STAGES;
     uint32_t blocks = wide_blocks(c) * ((c->tokens + sizes->n - 1) / sizes->n);
 
     for (uint32_t run = WIDE_RUN; run >= 1; run /= 2) {
@@ -90,7 +91,7 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
             if (best == 0 || cost < best) {
                 best = cost;
                 c->run = run, c->groups = ranks;
-                w->stages = stages < WIDE_STAGES ? stages : WIDE_STAGES;
+                w->stages = stages < most ? stages : most;
                 w->outlier_bytes = sums;
                 w->runs = far ? cuda->partials : NULL;
             }
@@ -148,7 +149,7 @@ go(bt_cuda *cuda, wide_call *w)
         return cudaErrorNotSupported;
     }
     share(w);
-    if (WIDE_FOURS != 4 || w->c.groups != 1 || !w->c.paired) {
+    if (WIDE_FOURS != 4 || N != 32 || w->c.groups != 1 || !w->c.paired) {
         w->leaves.to.a8 = NULL;
     }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,

@@ -53,10 +53,10 @@ wide_hit(const linear_call &c, const wide_hits &h, uint32_t s, uint32_t lane, ui
 // that nobody reads.
 template <int N, int AHEAD>
 static __device__ __forceinline__ void
-wide_chain(const char *turned, uint32_t stride, uint32_t steps, uint32_t col, float delta, float4 o[N / 32])
+wide_chain(const char *turned, uint32_t stride, uint32_t steps, uint32_t col, float delta, float4 o[(N + 31) / 32])
 {
     const uint32_t all = 0xffffffffu;
-    const int pieces = N / 32;
+    const int pieces = (N + 31) / 32;
 
 #pragma unroll
     for (uint32_t b = 0; b < 8; b += AHEAD) {
@@ -97,7 +97,8 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *
 {
     uint32_t first, passes = wide_share(w, rank, &first) * (w.c.paired ? 8 : 4), col, steps;
     __half delta;
-    float4 o[N / 32] = {};
+    const int pieces = (N + 31) / 32;
+    float4 o[pieces] = {};
     const char *turned = (const char *)(w.turned + blockIdx.y * N + lane % 8 * 4); // of this lane
     uint32_t stride = (uint32_t)w.turned_stride * 4;
     wide_hits now;
@@ -124,9 +125,11 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *
         }
         if (ends) {
 #pragma unroll
-            for (int p = 0; p < N / 32; p++) {
-                *(float4 *)(sums + (now.pass * 4 + lane / 8) * (N + 4) + p * 32 + lane % 8 * 4) =
-                    now.count != 0 ? o[p] : wide_nothing();
+            for (int p = 0; p < pieces; p++) {
+                if (N >= 32 || lane % 8 * 4 < N) {
+                    *(float4 *)(sums + (now.pass * 4 + lane / 8) * (N + 4) + p * 32 + lane % 8 * 4) =
+                        now.count != 0 ? o[p] : wide_nothing();
+                }
                 o[p] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             }
             if (next.pass >= passes) {

@@ -45,7 +45,8 @@ typedef struct {
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
 bool bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *maps);
-// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads) and of 8.
+// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads, up to 16 with N = 16)
+// and of 8.
 cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
@@ -56,7 +57,7 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int half_codes = BITS == 4 ? 4 * 1024 : 64 * 128;        // of a warpgroup
     static const int codes_at = N * 128;
     static const int sa_at = codes_at + (int)WIDE_FOURS * half_codes;
-    static const int sums_at = sa_at + blocks * N * 4;
+    static const int sums_at = sa_at + (blocks * N * 4 + 127) / 128 * 128; // boxes go to multiples of 128
     static const int scales_at = sums_at + (ASYM ? 4 * N * 4 : 0);
     static const int tile_scales = blocks * 32;
     static const int minima_at = scales_at + (int)WIDE_TILES * tile_scales;

@@ -59,7 +59,7 @@ wide_issue(uint32_t tokens_low, uint32_t codes_low, int b, const uint32_t a[4][4
     for (int i = 0; i < steps; i++) {
         const int at = (b * steps + i) * 2; // 32 bytes, in sixteens
 
-        if (BITS == 4) {
+        if constexpr (BITS == 4) {
             bt_wgmma<N, ASYM>(dot, a[b * steps + i], tokens + at, i != 0);
         } else {
             bt_wgmma_shared<N>(dot, codes + at, tokens + at, i != 0);

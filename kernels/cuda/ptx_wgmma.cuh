@@ -143,6 +143,7 @@ bt_wgmma_there(int32_t *d)
 #define BT_D16(d, i) BT_D8(d, i), BT_D8(d, (i) + 8)
 #define BT_D32(d, i) BT_D16(d, i), BT_D16(d, (i) + 16)
 #define BT_D64(d) BT_D32(d, 0), BT_D32(d, 32)
+#define BT_P8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define BT_P16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define BT_P32 BT_P16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define BT_P64                                                                                                         \
@@ -168,7 +169,10 @@ template <int N, bool UNSIGNED>
 static __device__ __forceinline__ void
 bt_wgmma(int32_t *d, const uint32_t a[4], uint64_t b, int add)
 {
-    if constexpr (N == 32 && UNSIGNED) {
+    if constexpr (N == 16) {
+        static_assert(N != 16 || !UNSIGNED, "16 tokens: of symmetric formats");
+        BT_WGMMA_A4(16, "s8.s8", BT_P8, "%8", "%9", "%10", "%11", "%12", "%13", BT_D8(d, 0));
+    } else if constexpr (N == 32 && UNSIGNED) {
         BT_WGMMA_A4(32, "u8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
     } else if constexpr (N == 32) {
         BT_WGMMA_A4(32, "s8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
@@ -178,7 +182,7 @@ bt_wgmma(int32_t *d, const uint32_t a[4], uint64_t b, int add)
         static_assert(N != 128 || !UNSIGNED, "asymmetric formats take 64 tokens at most");
         BT_WGMMA_A4(128, "s8.s8", BT_P64, "%64", "%65", "%66", "%67", "%68", "%69", BT_D64(d));
     } else {
-        static_assert(N == 64, "32, 64 or 128 tokens");
+        static_assert(N == 64, "16, 32, 64 or 128 tokens");
         BT_WGMMA_A4(64, "s8.s8", BT_P32, "%32", "%33", "%34", "%35", "%36", "%37", BT_D32(d, 0));
     }
 }

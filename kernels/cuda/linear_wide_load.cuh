@@ -1,4 +1,8 @@
 // linear_wide.cuh: the warp that loads. Codes, scales and activations come as boxes of tensor maps, 128 columns a stage.
+//
+// Weights could be asked for up to the whole ring while the kernel before is at work. But then what that one still has to load comes behind
+// them: a ring of gate|up is 21 MB, 4.7 µs of memory. So it is two stages, about what memory brings in a microsecond, and the others when
+// activations are there, which nobody waits for: a stage is multiplied more slowly than it comes.
 #pragma once
 
 #include "kernels/cuda/linear_wide_shape.cuh"
@@ -89,7 +93,7 @@ wide_load_ahead(const wide_call &w, const wide_maps &maps, const wide_loader &l)
         }
         bt_barrier_init_done();
 #pragma unroll 1
-        for (uint32_t u = 0; u < l.units && u < w.stages; u++) {
+        for (uint32_t u = 0; u < l.units && u < WIDE_AHEAD; u++) {
             wide_load_weights<BITS, BLOCK, ASYM, N>(w, maps, l, u, u);
         }
         bt_prefetch_map(&maps.a8);
@@ -115,7 +119,7 @@ wide_load(const wide_call &w, const wide_maps &maps, const wide_loader &l)
                 bt_barrier_arrive(l.barriers + slot * 16);
                 break;
             }
-            if (round != 0) {
+            if (u >= WIDE_AHEAD) {
                 wide_load_weights<BITS, BLOCK, ASYM, N>(w, maps, l, u, slot);
             }
             wide_load_activations<BITS, BLOCK, ASYM, N>(w, maps, l, u, slot);

@@ -19,6 +19,7 @@
 #define WIDE_RUN 4u   // segments at most
 #define WIDE_RANKS 8u // blocks of threads that share K at most
 #define WIDE_STAGES 12u
+#define WIDE_AHEAD 2u        // stages whose weights are asked for before activations are there (linear_wide_load.cuh)
 #define WIDE_TURNS 4u        // counters (linear_wide_turn.cuh)
 #define WIDE_ROW_STARTS 18u  // words of a tile (linear_wide_outliers.cuh)
 #define WIDE_WORKERS_MEET 1u // barrier of those that multiply

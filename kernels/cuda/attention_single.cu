@@ -9,6 +9,7 @@
 //
 // What a warp computes is said in attention_stream.cuh; every number is that of kernels/cpu/ref/attention.h.
 #include "kernels/cuda/attention_decode_merge.cuh"
+#include "kernels/cuda/attention_stream_fetch.cuh"
 #include "kernels/cuda/attention_stream_heads.cuh"
 #include "kernels/cuda/attention_stream_math.cuh"
 #include "kernels/cuda/ptx_cluster.cuh"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_decode_merge.cuh"
+#include "kernels/cuda/attention_stream_fetch.cuh"
 #include "kernels/cuda/attention_stream_heads.cuh"
 #include "kernels/cuda/attention_stream_math.cuh"
 

@@ -1,8 +1,6 @@
 // Which calls linear_few.cuh takes, and how shared memory is shared out.
 #include "kernels/cuda/linear_few.cuh"
 
-#include "kernels/cuda/ready.cuh"
-
 #define ENCODES_MAX 4096u // columns that a block encodes for itself
 
 // Room for the outliers of the `tiles` that a block has: for one weight in 512, which is what formats have at most, and some more.

@@ -1,7 +1,6 @@
 // How few_staged.cuh shares shared memory out.
 #include "kernels/cuda/few_staged.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
-#include "kernels/cuda/ready.cuh"
 
 #define WORKERS 12u
 #define HELPERS 4u

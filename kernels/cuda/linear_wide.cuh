@@ -1,4 +1,5 @@
-// Linear layers with integer weights for 17 tokens and more on sm_90a, every sum in the order of kernels/cpu/ref/linear.c.
+// Linear layers with integer weights for 17 tokens and more (symmetric nibbles: 9 and more) on sm_90a, every sum in the order of
+// kernels/cpu/ref/linear.c.
 //
 //     128 output rows (8 tiles) x N tokens x `run` segments of 1,024 columns a block of threads; neighbours may share K
 //
@@ -7,8 +8,11 @@
 //     warps 0 - 3    four tiles: nibbles to bytes in registers (they are wgmma's A as they lie), wgmma, acc += scale * dot
 //     warps 4 - 7    four tiles, paired calls: up to the others' gate
 //
+// Tall blocks (linear_wide_tall.cu) have 256 rows and sixteen warps that multiply, of paired calls eight of them gate and eight up.
+//
 // Then the partial sums of those that share K meet (linear_wide_meet.cuh): each block takes the rows of some tiles, adds the runs as the
-// balanced tree, the outliers' sums, bias and so on.
+// balanced tree, the outliers' sums, bias and so on (linear_wide_finish.cuh). A pair's tall block that shares K with nobody may leave the INT8
+// that the next call begins with (linear_wide_codes.cuh).
 //
 // Roofline at N = 128: a stage is 512 cycles of tensor cores (4,096 INT8 products a cycle), 480 of instructions (three an output
 // and block of 128: to float, scale, sum) and 24 KiB from the second-level cache, which gives about 25 bytes a cycle.

@@ -1,4 +1,4 @@
-// Launching linear_wide.cuh: the map of activations, and how a call is cut.
+// Launching linear_wide.cuh: how a call is cut, and the kernel of its format (linear_wide.cu has which calls, and the maps).
 #pragma once
 
 #include "kernels/cuda/linear_wide.cuh"
@@ -9,7 +9,7 @@
 // And what outliers need: what was taken of them, and where rows begin.
 #define BARRIER_BYTES (WIDE_STAGES * 16 + 16 + WIDE_TILES * WIDE_ROW_STARTS * 4)
 #define STAGES_GOOD 4u
-#define STAGES_FEW 6u // of N = 16: activations come behind what is asked for before them (README.md)
+#define STAGES_FEW 6u // of N = 16: the fastest when all stages were asked for before activations (README.md)
 
 // ---- the cut ----
 
@@ -84,9 +84,8 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
 
         for (int far = 0; far < (far_fits ? 2 : 1) && ranks <= WIDE_RANKS && stages >= 2; far++) {
             uint32_t clusters = cuda->clusters[ranks];
-            uint32_t cost =
-                far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + (far ? COST_FAR : 0), stages)
-                    : wide_cost(blocks, clusters, each, COST_BLOCK, stages);
+            uint32_t cost = far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + COST_FAR, stages)
+                                : wide_cost(blocks, clusters, each, COST_BLOCK, stages);
 
             if (best == 0 || cost < best) {
                 best = cost;

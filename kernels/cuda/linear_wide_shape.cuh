@@ -30,8 +30,8 @@ typedef struct {
     size_t turned_stride;
     uint32_t stages, outlier_bytes; // of shared memory for their sums
     uint32_t fours;                 // warpgroups whose rows are one box
-    float *
-        runs; // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
+    // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
+    float *runs;
     uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
     uint32_t turns;     // pieces of `turned` (linear_wide_turn.cuh); 0: no outliers
     uint8_t share[WIDE_RANKS + 1]; // first tile that each of those that share K finishes, and the end
@@ -85,8 +85,7 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
 };
 
 // Registers of a thread: the kernel begins with 168 each (640 threads: 96), and those that multiply get what the others give (of tall blocks
-// nothing: outliers need theirs). `columns`: of
-// outliers, on their way at once, while others multiply and after that.
+// nothing: outliers need theirs). `columns`: of outliers, on their way at once, while others multiply and after that.
 template <int N> struct wide_registers {
     static const bool tall = WIDE_FOURS == 4;
     static const int workers = tall ? 96 : 216, others = tall ? 88 : 72;

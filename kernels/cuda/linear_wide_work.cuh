@@ -1,4 +1,5 @@
-// linear_wide.cuh: the warps that multiply. A warpgroup has 64 rows; its sums stay in registers, but for the first pair of segments.
+// linear_wide.cuh: the warps that multiply. A warpgroup has 64 rows; its sums stay in registers, but for the first pair of segments
+// (of tall blocks that one, too: wide::late).
 #pragma once
 
 #include "kernels/cuda/linear_wide_shape.cuh"

@@ -1,4 +1,4 @@
-// Linear layers of 17 tokens and more (linear_wide.cu) by a CPU give the bits of kernels/cpu/ref.
+// Linear layers of 9 tokens and more (linear_wide.cu) by a CPU give the bits of kernels/cpu/ref.
 //
 //     wide [all] [eager]    with `all` every format, shape and width
 #include "linear.h"

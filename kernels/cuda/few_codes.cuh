@@ -277,8 +277,8 @@ encode(const few_call &f, uint8_t *memory)
     }
 }
 
-// The codes of the prologue's kernel and their scales, which lie as they are wanted: bulk copies, a barrier a segment. One warp, of
-// which a lane asks: lanes that each asked for one were served one after the other, 24 copies in 3.5 µs.
+// The codes of the prologue's kernel and their scales, which lie as they are wanted: bulk copies, a barrier a segment. One warp, of which
+// a lane asks: lanes that each asked for one were served one after the other, 24 copies in 3.5 µs.
 static __device__ __forceinline__ void
 fetch_codes(const few_call &f, uint8_t *memory, uint32_t barriers)
 {

@@ -54,7 +54,7 @@ bt_few_rounded(uint32_t n, uint32_t to)
     return (n + to - 1) / to * to;
 }
 
-// Numbers of each (row, token) beside its segments' sums: few_rows' extra, and old.
+// Numbers of each (row, token) beside its runs' sums: few_rows' extra, and old.
 static inline uint32_t
 bt_few_beside(const few_call *f)
 {

@@ -1,15 +1,16 @@
 // Linear layers with symmetric integer weights for 1 … 16 tokens on sm_90: as fast as the weights come.
 //
 //     block of threads   tiles [first, end) of 16 rows, all of K
-//     worker w of W      items w, w + W, …   an item is (tile, segment of 1,024 columns), tile by tile
+//     worker w of W      runs w, w + W, …   an item is (tile, segment of 1,024 columns); a run is one, or of more than eight tokens two
+//                        that are neighbours in a tile, added in registers; tile by tile
 //                        ring of pieces of 256 columns: what is read next goes where a piece was just multiplied
 //     helpers            sum the outliers of the rows while the workers multiply, and fetch what y held
 //
 // Weights do not wait for the kernel before (launch.cuh): each worker fills its ring first. One token's codes are then made by each block
 // for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel, segment by segment, which
 // workers wait for one at a time.
-// Segments' sums meet in shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by
-// one thread.
+// Runs' sums meet in shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by one
+// thread. Where no worker has more than one run of two they lie where its pieces were, and all tiles are one chunk.
 // A block has an SM's shared memory to itself: with room for two, one SM got two blocks of a kernel and another none.
 #pragma once
 

@@ -155,7 +155,8 @@ typedef struct {
     int8_t *a8;    // [tokens padded, a8_stride] of the linear layer in progress
     float *sa;     // [act blocks][bt_cuda_sa_stride]
     int32_t *sums; // [blocks of 32][bt_cuda_sa_stride] of a8
-    float *normed; // [tokens, a8_stride] for float weights
+    // [tokens, a8_stride] for float weights, and BT_CUDA_TURNED_PAD; of integer ones activations turned for outliers (linear_wide_turn.cuh)
+    float *normed;
     uint16_t *halves,
         *halves_next; // halves of its memory: [tokens, a8_stride] F16 or BF16, and the same of the next layer
     size_t a8_stride, sa_stride;

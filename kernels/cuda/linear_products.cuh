@@ -2,8 +2,7 @@
 //
 // What becomes of its products is decided by what comes next. Alone, they are finished to y. Where the caller said who reads y
 // (bt_linear_next) and that call will come by here too, a block of threads takes a whole token's row, finishes it, and leaves the INT8 that
-// the next call begins with: y is not read again, and where nobody else reads it, not written either. The device remembers for which call
-// that is (bt_cuda_ready); with any other call, or a write to activations in between, it is forgotten.
+// the next call begins with (ready.cuh): y is not read again, and where nobody else reads it, not written either.
 #pragma once
 
 #include "kernels/cuda/finish.cuh"

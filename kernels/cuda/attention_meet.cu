@@ -216,14 +216,16 @@ __launch_bounds__(D::threads, D::blocks_each) meet_kernel(const __grid_constant_
 // How many warps of a block share a (sequence, KV head); 0: it is runs that are right. As many as the longest has splits, or half as many where
 // it has eight: a block of eight warps is a multiprocessor's only one, which is right where there are about as many heads as those.
 // Blocks that do not fit at once follow one another, which also evens out sequences of unequal lengths. With fewer heads than
-// multiprocessors there are blocks for, runs use more of them; and they merge most cheaply what has more than eight splits.
+// multiprocessors there are blocks for, runs use more of them; and they merge most cheaply what has more than eight splits. `splits` is a power of
+// two (cuda.cuh): of another number a head's warps would lie in two blocks and wait for each other for ever.
 template <typename D>
 static uint32_t
 warps_sharing(const bt_cuda *cuda, const attention_call &c)
 {
     size_t sms = (size_t)cuda->sms, heads = (size_t)c.single_count * c.a.kv_heads;
 
-    if (!cuda->meets || c.block_shift < 5 || cuda->splits < 2 || cuda->splits > 8) {
+    if (!cuda->meets || c.block_shift < 5 || cuda->splits < 2 || cuda->splits > 8 ||
+        (cuda->splits & (cuda->splits - 1)) != 0) {
         return 0;
     }
     if (D::warps == 8) {

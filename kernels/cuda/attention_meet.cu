@@ -79,38 +79,23 @@ meet_part(stream_warp<D> &s, uint32_t n)
     return (float *)s.tile + n * D::columns * (BT_PARTIAL_HEAD + D::dims);
 }
 
-// The split in hand is kept while the other one is; and back.
-template <typename D>
+// The split in hand is kept while the other one is; BACK: and taken up again.
+template <typename D, bool BACK>
 static __device__ __forceinline__ void
-meet_keep(stream_state<D> &q)
+meet_move(stream_state<D> &q)
 {
-    q.total_m[0] = q.m;
+    auto move = [](float &kept, float &in_hand) { (BACK ? in_hand : kept) = BACK ? kept : in_hand; };
+
+    move(q.total_m[0], q.m);
 #pragma unroll
     for (int n = 0; n < D::pairs; n++) {
-        q.total_l[n] = q.l[n];
+        move(q.total_l[n], q.l[n]);
     }
 #pragma unroll
     for (int i = 0; i < D::steps * 4 * D::halves; i++) {
         int j = i / (4 * D::halves), tile = i / (2 * D::halves) % 2, at = i % (2 * D::halves);
 
-        q.total[j][tile][at] = q.acc[j][tile][at];
-    }
-}
-
-template <typename D>
-static __device__ __forceinline__ void
-meet_take_back(stream_state<D> &q)
-{
-    q.m = q.total_m[0];
-#pragma unroll
-    for (int n = 0; n < D::pairs; n++) {
-        q.l[n] = q.total_l[n];
-    }
-#pragma unroll
-    for (int i = 0; i < D::steps * 4 * D::halves; i++) {
-        int j = i / (4 * D::halves), tile = i / (2 * D::halves) % 2, at = i % (2 * D::halves);
-
-        q.acc[j][tile][at] = q.total[j][tile][at];
+        move(q.total[j][tile][at], q.acc[j][tile][at]);
     }
 }
 
@@ -127,14 +112,14 @@ meet_attend(const attention_call &c, stream_warp<D> &s, decode_unit u, stream_cu
 #pragma unroll 1
     for (uint32_t n = splits; n != 0; n--, u.split--) {
         if (n != splits) {
-            meet_keep<D>(q);
+            meet_move<D, false>(q);
         }
         stream_split<D>(c, s, q, u, ahead, at);
     }
 #pragma unroll 1
     for (uint32_t n = 0; n < splits; n++) {
         stream_leave<D>(c, q, meet_part<D>(s, n));
-        meet_take_back<D>(q);
+        meet_move<D, true>(q);
     }
 }
 

@@ -87,7 +87,8 @@ wide_places_of(uint32_t stages, bool row_scale, uint32_t warp, uint32_t lane)
     return p;
 }
 
-// acc += scale * dot for those; of symmetric nibbles 16 times as much, which wide_join takes back (exactly).
+// acc += scale * dot for those; of symmetric nibbles 16 times as much, which wide_join takes back: exactly, but where a segment's sum is of 2^124
+// and more, which ends as infinity here and not in cpu/ref, or less than 2^-126.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
 wide_scale(const linear_call &c, uint32_t stage, const wide_places &at, int b, bool row_scale, const int32_t dot[N / 2],

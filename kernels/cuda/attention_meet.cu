@@ -176,14 +176,7 @@ __launch_bounds__(D::threads, D::blocks_each) meet_kernel(const __grid_constant_
     m.count = count;
     ahead = meet_enter<D>(c, m);
     u = ahead.u;
-    stream_ask_k<D>(c, s, ahead, 0);
-    stream_ask_v<D>(c, s, ahead, 1);
-    bt_let_next();
-    if (threadIdx.x % 32 == 0 && u.end != 0) { // so that their addresses' translation is at hand
-        bt_prefetch(c.a.qkv + u.row * c.a.qkv_stride);
-        bt_prefetch(out_at(c, u, 0, D::dims));
-    }
-    bt_wait_before();
+    stream_begin<D>(c, s, ahead, u, u.end != 0);
     if (u.end == 0) {
         return;
     }

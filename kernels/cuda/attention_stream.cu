@@ -172,14 +172,7 @@ __launch_bounds__(D::threads, D::blocks_each) stream_kernel(const __grid_constan
     __syncwarp();
     ahead = stream_run<D>(c, &plan);
     u = ahead.u;
-    stream_ask_k<D>(c, s, ahead, 0);
-    stream_ask_v<D>(c, s, ahead, 1);
-    bt_let_next();
-    if (threadIdx.x % 32 == 0 && u.left != 0) { // so that their addresses' translation is at hand
-        bt_prefetch(c.a.qkv + u.row * c.a.qkv_stride);
-        bt_prefetch(out_at(c, u, 0, D::dims));
-    }
-    bt_wait_before();
+    stream_begin<D>(c, s, ahead, u, u.left != 0);
     while (u.left != 0) {
         decode_part part = part_of(u, plan.item);
         bool whole = part.done == part.splits && !plan.apart;

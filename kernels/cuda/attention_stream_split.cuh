@@ -108,6 +108,21 @@ stream_ask_v(const attention_call &c, stream_warp<D> &s, stream_cursor &ahead, u
     }
 }
 
+// A kernel's first steps: the first pieces asked for, the next kernel let in, and when the one before is over. `u`: what the cursor was at, if there is some.
+template <typename D>
+static __device__ __forceinline__ void
+stream_begin(const attention_call &c, stream_warp<D> &s, stream_cursor &ahead, const decode_unit &u, bool some)
+{
+    stream_ask_k<D>(c, s, ahead, 0);
+    stream_ask_v<D>(c, s, ahead, 1);
+    bt_let_next();
+    if (threadIdx.x % 32 == 0 && some) { // so that their addresses' translation is at hand
+        bt_prefetch(c.a.qkv + u.row * c.a.qkv_stride);
+        bt_prefetch(out_at(c, u, 0, D::dims));
+    }
+    bt_wait_before();
+}
+
 // Scores, weights and values of the tile at `tile`; what lies three pieces further on is asked for, of the tile that `ahead` is at.
 template <typename D, bool MASKED>
 static __device__ __forceinline__ void

@@ -294,6 +294,7 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
             wide_old(c, c.y + (first_token + own_token) * c.y_stride + row.to, c.tokens - first_token - own_token, old);
         }
         if (!met) {
+            __syncwarp(); // rows that are not there went another way
             wide_all_there<FAR, once>(w);
             met = true;
         }

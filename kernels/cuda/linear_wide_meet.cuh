@@ -17,7 +17,7 @@ wide_meet(const wide_call &w)
         bt_cluster_arrive();
         bt_cluster_wait();
     } else {
-        __syncthreads();
+        bt_block_sync(); // those that multiply come from another place than the others
     }
 }
 

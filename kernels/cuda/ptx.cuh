@@ -100,6 +100,13 @@ bt_bar_sync(uint32_t barrier, uint32_t threads)
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// All threads of the block, from wherever in the kernel each warp calls it. __syncthreads() is the aligned form of the same: for one place.
+static __device__ __forceinline__ void
+bt_block_sync(void)
+{
+    asm volatile("barrier.sync 0;" ::: "memory");
+}
+
 // Of a numbered barrier (bt_bar_sync), without waiting.
 static __device__ __forceinline__ void
 bt_bar_arrive(uint32_t barrier, uint32_t threads)

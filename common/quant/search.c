@@ -181,6 +181,12 @@ bt_search_outliers_max(const bt_search *search)
     return (size_t)((double)search->outlier_share * BT_SEARCH_ROWS * search->cols);
 }
 
+size_t
+bt_search_outliers_of_row(const bt_search *search)
+{
+    return (size_t)ceil((double)search->outlier_share * BT_SEARCH_CROWDED * search->cols);
+}
+
 typedef struct {
     float *x, *w, *scores; // [64, padded], [padded], [64 · cols]
 } buffers;
@@ -210,6 +216,27 @@ copy_rows(const bt_search *s, const float *x, uint32_t rows, size_t stride, buff
     }
 }
 
+// Scores of a row beyond the `most` largest become 0; of those that equal the last of these, the later ones.
+static void
+keep_largest(float *scores, uint32_t cols, size_t most)
+{
+    uint32_t least = nth_largest_bits(scores, cols, most);
+    size_t equal = most;
+
+    for (uint32_t j = 0; j < cols; j++) {
+        equal -= float_bits(scores[j]) > least;
+    }
+    for (uint32_t j = 0; j < cols; j++) {
+        uint32_t bits = float_bits(scores[j]);
+
+        if (bits < least || (bits == least && equal == 0)) {
+            scores[j] = 0;
+        } else if (bits == least) {
+            equal--;
+        }
+    }
+}
+
 // Rows with their outliers set aside: the others get scales of their own, outliers what is then left of them.
 static size_t
 pick_outliers(const bt_search *s, uint32_t rows, const buffers *work, uint8_t *codes, uint16_t *scales,
@@ -217,6 +244,7 @@ pick_outliers(const bt_search *s, uint32_t rows, const buffers *work, uint8_t *c
 {
     uint32_t padded = bt_cols_padded(s->cols), blocks = bt_format_blocks(s->format, s->cols);
     size_t n = (size_t)rows * s->cols, want = (size_t)((double)s->outlier_share * (double)n), used = 0;
+    size_t most = bt_search_outliers_of_row(s);
     uint32_t least;
 
     if (want == 0) {
@@ -228,6 +256,9 @@ pick_outliers(const bt_search *s, uint32_t rows, const buffers *work, uint8_t *c
                 work->x[(size_t)r * padded + j] - value_of(s, codes + (size_t)r * padded, scales + r * blocks, j);
 
             work->scores[(size_t)r * s->cols + j] = work->w[j] * error * error;
+        }
+        if (most < s->cols) {
+            keep_largest(work->scores + (size_t)r * s->cols, s->cols, most);
         }
     }
     least = nth_largest_bits(work->scores, n, want);

@@ -12,7 +12,8 @@
 
 #include <stddef.h>
 
-#define BT_SEARCH_ROWS 64 // rows a call takes: also the tile within which outliers compete
+#define BT_SEARCH_ROWS 64   // rows a call takes: also the tile within which outliers compete
+#define BT_SEARCH_CROWDED 4 // a row gets at most so many times its even share of them
 
 typedef struct {
     uint16_t row, delta; // row within the call; fp16 bits of w − ŵ
@@ -26,6 +27,10 @@ typedef struct {
     float outlier_share;     // of the weights, as in 0.001; 0 = none
     bool hasty; // no search: the largest value of a block at the end of the range. Quick and worse, for measuring speed
 } bt_search;
+
+// Outliers one row gets at most. Without a limit a row of large weights would get nearly all of its 64's, which no quality
+// comes of (README, "Quality"), and whose sum is one chain that a GPU waits for (kernels/README.md).
+size_t bt_search_outliers_of_row(const bt_search *search);
 
 // Outliers one call may yield at most: room for `outliers` below.
 size_t bt_search_outliers_max(const bt_search *search);

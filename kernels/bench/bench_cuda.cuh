@@ -23,7 +23,7 @@ typedef struct {
     bt_linear_epilogue epilogue;
     bool norm;
     uint32_t every; // one weight in so many is an outlier; 0 = none
-    bool crowded;   // half of them in one row of 64, as in many a real layer, instead of the same in all
+    bool crowded;   // all in a few rows, each with as many as one can have, instead of the same in all
 } linear_shape;
 
 // A line for each of `count` numbers of tokens, rising.

@@ -8,6 +8,7 @@
 
 #define COPIES_MAX 16
 #define LAYERS_LEAST 16 // in a graph
+#define CROWDED 4       // times its even share of outliers is what common/quant/search.h gives a row at most
 
 typedef struct {
     bt_weight weights[COPIES_MAX][3];
@@ -26,7 +27,8 @@ to_device(const void *from, size_t bytes)
     return memory;
 }
 
-// As common/quant makes them: by row, columns rising, here at gaps of 1 … 2 · every − 1. Rows compete for them in 64s (common/quant/search.h).
+// As common/quant makes them: by row, columns rising, here at gaps of 1 … 2 · every − 1. Crowded, they are as unevenly spread as it lets
+// them be, in rows that do not lie beside each other.
 static void
 make_outliers(bt_weight *w, const linear_shape *shape, bt_rng *rng)
 {
@@ -35,9 +37,13 @@ make_outliers(bt_weight *w, const linear_shape *shape, bt_rng *rng)
     uint16_t *deltas = (uint16_t *)malloc(most * 2);
 
     for (uint32_t row = 0; row < w->rows; row++) {
-        uint32_t every = !shape->crowded ? shape->every : row % 64 == 5 ? shape->every / 32 : shape->every * 2;
+        bool none = shape->crowded && row * 37 % 64 >= 64 / CROWDED;
+        uint32_t every = shape->crowded ? shape->every / CROWDED : shape->every;
 
         start[row] = count;
+        if (none) {
+            continue;
+        }
         for (uint32_t k = (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every); k < w->cols && count < most;
              k += 1 + (uint32_t)(bt_rng_next(rng) >> 32) % (2 * every - 1)) {
             cols[count] = k, deltas[count] = (uint16_t)(0x2400 + (uint32_t)(bt_rng_next(rng) >> 54)), count++;

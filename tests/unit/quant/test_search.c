@@ -153,6 +153,30 @@ START_TEST(outliers_come_in_order_and_at_most_their_share)
 }
 END_TEST
 
+START_TEST(a_row_of_large_weights_gets_at_most_four_times_its_share)
+{
+    bt_search s = {.format = q4, .cols = COLS, .outlier_share = 0.002f};
+    size_t count, most = bt_search_outliers_of_row(&s), of_row[ROWS] = {0};
+
+    ck_assert_uint_eq(most, 5); // 0.002 · 576 · 4 = 4.6
+    draw(8);
+    for (int j = 0; j < COLS; j++) {
+        weights[3 * COLS + j] *= 40;
+        weights[9 * COLS + j] = j % 2 == 0 ? 30 : -11; // many errors are alike
+    }
+    count = search(q4, 0.002f);
+    for (size_t i = 0; i < count; i++) {
+        of_row[outliers[i].row]++;
+    }
+    ck_assert_uint_eq(of_row[3], most);
+    ck_assert_uint_eq(of_row[9], most);
+    ck_assert_uint_eq(count, (size_t)(0.002 * ROWS * COLS)); // the others got what these two did not
+    for (int r = 0; r < ROWS; r++) {
+        ck_assert_uint_le(of_row[r], most);
+    }
+}
+END_TEST
+
 START_TEST(eight_bits_a_row_keep_every_weight_within_a_step)
 {
     draw(3);
@@ -225,6 +249,7 @@ main(void)
     tcase_add_test(all, searched_scales_beat_rounding_to_nearest_and_outliers_beat_both);
     tcase_add_test(all, without_a_search_weights_are_rounded_to_nearest);
     tcase_add_test(all, outliers_come_in_order_and_at_most_their_share);
+    tcase_add_test(all, a_row_of_large_weights_gets_at_most_four_times_its_share);
     tcase_add_test(all, eight_bits_a_row_keep_every_weight_within_a_step);
     tcase_add_test(all, zeros_and_numbers_that_are_not_finite_become_the_code_of_zero);
     tcase_add_test(all, a_failed_allocation_leaves_nothing_behind);

@@ -88,6 +88,12 @@ bt_copy_wait(void)
 }
 
 static inline void
+bt_block_sync(void)
+{
+    __syncthreads();
+}
+
+static inline void
 bt_bar_sync(uint32_t id, uint32_t threads)
 {
     emu_barrier(id, threads, true);

@@ -112,9 +112,10 @@ static bt_err
 launch_tiles(bt_cuda *cuda, const attention_call &c, const bt_cuda_tile *tiles, uint32_t count)
 {
     size_t items = (size_t)count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1);
-    size_t bytes = sizeof(attend_warp<STEPS, NT>) * BT_MMA_WARPS;
+    const size_t bytes = sizeof(attend_warp<STEPS, NT>) * BT_MMA_WARPS;
     cudaError_t error = cudaSuccess;
 
+    static_assert(bytes <= BT_CUDA_SHARED_LEAST, "it runs on every GPU");
     if (bytes > 48 * 1024) {
         error =
             cudaFuncSetAttribute(attend_mma_kernel<STEPS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

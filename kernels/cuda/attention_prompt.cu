@@ -26,6 +26,7 @@ attend(bt_cuda *cuda, attention_call c)
     uint32_t count = cuda->step.tile_count, rows = cuda->step.tile_tokens * c.a.heads;
     cudaError_t error;
 
+    static_assert(sizeof(prompt_shared<DIM>) <= BT_CUDA_SHARED_LEAST, "it runs on every GPU");
     c.splits = splits_apart(cuda, c);
     error = bt_cuda_go(cuda, prompt_kernel<DIM>, dim3(count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1)),
                        dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c, cuda->step.at.tiles);

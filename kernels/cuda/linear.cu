@@ -158,9 +158,10 @@ cut(const bt_cuda *cuda, linear_call *c, size_t tile_bytes, size_t partial_float
     return found != 0;
 }
 
+// False: it has no cut. What the launch said is in *error.
 template <int BITS, int BLOCK, bool ASYM, int NT>
 static bool
-launch(bt_cuda *cuda, linear_call *c)
+launch(bt_cuda *cuda, linear_call *c, cudaError_t *error)
 {
     size_t stages, partials;
 
@@ -170,40 +171,42 @@ launch(bt_cuda *cuda, linear_call *c)
     stages = (size_t)c->groups * c->stage_bytes * depth<NT>::value;
     partials = (size_t)c->groups * c->tiles * 16 * (NT * 8 + 1) * (ASYM ? 8 : 4);
     stages = stages > partials ? stages : partials;
-    bt_cuda_go(cuda, linear_kernel<BITS, BLOCK, ASYM, NT>,
-               dim3((c->tiles_all + c->tiles - 1) / c->tiles, (c->tokens + NT * 8 - 1) / (NT * 8)),
-               dim3(c->tiles * c->groups * 32), stages, *c);
+    *error = bt_cuda_go(cuda, linear_kernel<BITS, BLOCK, ASYM, NT>,
+                        dim3((c->tiles_all + c->tiles - 1) / c->tiles, (c->tokens + NT * 8 - 1) / (NT * 8)),
+                        dim3(c->tiles * c->groups * 32), stages, *c);
     return true;
 }
 
+// As many tokens a block of threads as there are, up to 64, and as shared memory has room for: all of a row's segments are in one block, which
+// with 64 tokens and 14,336 columns is 200 KB. Weights are read once for each such share of the tokens.
 template <int BITS, int BLOCK, bool ASYM>
 static bool
-launch_tokens(bt_cuda *cuda, linear_call *c)
+launch_tokens(bt_cuda *cuda, linear_call *c, cudaError_t *error)
 {
-    return c->tokens <= 8    ? launch<BITS, BLOCK, ASYM, 1>(cuda, c)
-           : c->tokens <= 16 ? launch<BITS, BLOCK, ASYM, 2>(cuda, c)
-           : c->tokens <= 32 ? launch<BITS, BLOCK, ASYM, 4>(cuda, c)
-                             : launch<BITS, BLOCK, ASYM, 8>(cuda, c);
+    return (c->tokens > 32 && launch<BITS, BLOCK, ASYM, 8>(cuda, c, error)) ||
+           (c->tokens > 16 && launch<BITS, BLOCK, ASYM, 4>(cuda, c, error)) ||
+           (c->tokens > 8 && launch<BITS, BLOCK, ASYM, 2>(cuda, c, error)) ||
+           launch<BITS, BLOCK, ASYM, 1>(cuda, c, error);
 }
 
 template <int BITS, bool ASYM>
 static bool
-launch_block(bt_cuda *cuda, linear_call *c, uint32_t block)
+launch_block(bt_cuda *cuda, linear_call *c, uint32_t block, cudaError_t *error)
 {
     switch (block) {
     case 32:
-        return launch_tokens<BITS, 32, ASYM>(cuda, c);
+        return launch_tokens<BITS, 32, ASYM>(cuda, c, error);
     case 64:
-        return launch_tokens<BITS, 64, ASYM>(cuda, c);
+        return launch_tokens<BITS, 64, ASYM>(cuda, c, error);
     case 128:
-        return launch_tokens<BITS, 128, ASYM>(cuda, c);
+        return launch_tokens<BITS, 128, ASYM>(cuda, c, error);
     default:
         return false;
     }
 }
 
 static bool
-launch_mma(bt_cuda *cuda, linear_call *c)
+launch_mma(bt_cuda *cuda, linear_call *c, cudaError_t *error)
 {
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = dot_columns(m);
@@ -212,12 +215,13 @@ launch_mma(bt_cuda *cuda, linear_call *c)
         return false;
     }
     if (block == BT_BLOCK_ROW) {
-        return !m->nibbles && launch_tokens<8, 0, false>(cuda, c);
+        return !m->nibbles && launch_tokens<8, 0, false>(cuda, c, error);
     }
     if (m->nibbles) {
-        return m->asymmetric ? launch_block<4, true>(cuda, c, block) : launch_block<4, false>(cuda, c, block);
+        return m->asymmetric ? launch_block<4, true>(cuda, c, block, error)
+                             : launch_block<4, false>(cuda, c, block, error);
     }
-    return m->asymmetric ? launch_block<8, true>(cuda, c, block) : launch_block<8, false>(cuda, c, block);
+    return m->asymmetric ? launch_block<8, true>(cuda, c, block, error) : launch_block<8, false>(cuda, c, block, error);
 }
 
 bool
@@ -262,6 +266,7 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
 {
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
+    cudaError_t error = cudaSuccess;
     bool wide, taken;
     bt_err err;
 
@@ -282,11 +287,11 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     if (wide) {
         return go_wide(cuda, args, &c);
     }
-    if (!launch_mma(cuda, &c)) {
+    if (!launch_mma(cuda, &c, &error)) {
         uint32_t rows = c.paired ? c.part[0].rows : (uint32_t)rows_of_all(&c);
 
-        bt_cuda_go(cuda, plain_kernel, dim3((rows + 127) / 128, c.tokens), dim3(128), 0, c,
-                   (const float *)cuda->normed);
+        error = bt_cuda_go(cuda, plain_kernel, dim3((rows + 127) / 128, c.tokens), dim3(128), 0, c,
+                           (const float *)cuda->normed);
     }
-    return bt_cuda_launched(cuda, "linear");
+    return bt_cuda_check(cuda, error, "linear");
 }

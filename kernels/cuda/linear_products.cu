@@ -156,7 +156,7 @@ can_go_on(const bt_cuda *cuda, const bt_linear_args *a)
     bool paired = a->epilogue == BT_LINEAR_SILU_MUL || a->epilogue == BT_LINEAR_GELU_MUL;
 
     return n->weight_count != 0 && (paired || a->weight_count == 1) && n->weights[0]->cols == a->weights[0]->rows &&
-           n->weights[0]->cols <= BT_CUDA_ROWS_COLS && ((uintptr_t)a->y | (uintptr_t)n->norm) % 16 == 0 &&
+           bt_cuda_rows_fit(cuda, n->weights[0]->cols) && ((uintptr_t)a->y | (uintptr_t)n->norm) % 16 == 0 &&
            a->y_stride % 4 == 0 && comes_by_here(cuda, n, a->tokens);
 }
 

@@ -14,10 +14,16 @@ bool bt_cuda_wants_products(const bt_cuda *cuda, const bt_linear_args *args, con
 bt_err bt_cuda_products(bt_cuda *cuda, const bt_linear_args *args, linear_call *c);
 
 // Of `tokens` tokens the products s to whole rows of y (written if `write`), and from them what `to` wants (linear_rows.cu). One part or
-// a pair; y and to->norm at multiples of 16 bytes; at most BT_CUDA_ROWS_COLS columns.
-#define BT_CUDA_ROWS_COLS 32768u // shared memory holds them
+// a pair; y and to->norm at multiples of 16 bytes; bt_cuda_rows_fit of its columns.
 bt_err bt_cuda_finish_rows(bt_cuda *cuda, const linear_call *c, const bt_products *s, uint32_t tokens,
                            const bt_row_target *to, bool write);
+
+// Does shared memory hold a row of so many columns? 58,000 on Hopper, 41,000 on sm_80, 25,000 on sm_86 and sm_89.
+static inline bool
+bt_cuda_rows_fit(const bt_cuda *cuda, uint32_t cols)
+{
+    return cols * sizeof(float) + sizeof(bt_row_shared) <= cuda->shared_max;
+}
 
 // ---- sm_90a: products and what follows them in one kernel (linear_prompt.cuh) ----
 

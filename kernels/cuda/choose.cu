@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOPPER_SHARED                                                                                                  \
-    ((size_t)227 << 10) // of a block of threads; sm_120 knows programmatic dependence, too, and gives 99 KiB
+#define HOPPER_SHARED ((size_t)227 << 10) // of a block of threads
 
 // Is there a driver that knows this program's CUDA, and the device? One line says what is missing.
 static bt_err
@@ -91,17 +90,102 @@ left_out(uint32_t without, uint32_t kernel)
     return (without >> kernel & 1) != 0;
 }
 
+// ---- as which GPU it is used ----
+
+// BATON_CUDA_AS=8.9: kernels and their sizes are chosen as on a GPU of that compute capability, which this GPU has at least. 0: not said.
+static bt_err
+read_as(int *as, bt_why *why)
+{
+    const char *text = getenv("BATON_CUDA_AS");
+    int major = 0, minor = 0, end = 0;
+
+    *as = 0;
+    if (text == NULL || *text == 0) {
+        return BT_OK;
+    }
+    if (sscanf(text, "%2d.%1d%n", &major, &minor, &end) != 2 || text[end] != 0 || major < 8) {
+        return bt_fail(why, BT_ERR_INVALID,
+                       "BATON_CUDA_AS: expected a compute capability from 8.0 on, as in 8.9, not '%s'", text);
+    }
+    *as = major * 10 + minor;
+    return BT_OK;
+}
+
+// Bytes of shared memory that a block of threads may ask for where the compute capability is `as`; the least of all where that is not known.
+// (12.0 knows programmatic dependence, as 9.0 does, and gives 99 KiB.)
+static size_t
+shared_of(int as)
+{
+    return as == 80 || as == 87 ? (size_t)163 << 10 : as >= 90 && as < 120 ? HOPPER_SHARED : BT_CUDA_SHARED_LEAST;
+}
+
+// What there is code for: this GPU, or an older one, whose PTX the driver translated. Such code is that of the older GPU in everything:
+// kernels of newer ones are empty, and none waits for the one before it, so that none may be launched early. 0: there is no code.
+static int
+code_for(void)
+{
+    struct cudaFuncAttributes found;
+
+    if (cudaFuncGetAttributes(&found, some_code) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return found.ptxVersion;
+}
+
+static bt_err
+refuse_device(const bt_cuda *cuda, const struct cudaDeviceProp *p, int code, int as, bt_why *why)
+{
+    if (p->major < 8) {
+        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, 8.0 is needed",
+                       cuda->index, p->name, p->major, p->minor);
+    }
+    if (as > p->major * 10 + p->minor) {
+        return bt_fail(why, BT_ERR_INVALID,
+                       "BATON_CUDA_AS: device cuda:%d has compute capability %d.%d, less than %d.%d", cuda->index,
+                       p->major, p->minor, as / 10, as % 10);
+    }
+    return code != 0
+               ? BT_OK
+               : bt_fail(why, BT_ERR_UNSUPPORTED,
+                         "device cuda:%d: this program has no code for %s (cmake -DBT_CUDA_ARCHITECTURES=%d%d%s-real)",
+                         cuda->index, p->name, p->major, p->minor, p->major == 9 ? "a" : "");
+}
+
+static void
+choose_kernels(bt_cuda *cuda, const bt_device_options *options, int capability, uint32_t without)
+{
+    bool roomy;
+
+    cuda->early_launch = capability >= 90;
+    roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
+    cuda->few = roomy && !left_out(without, FEW);
+    cuda->decode = roomy && !left_out(without, DECODE);
+    cuda->single = roomy && !left_out(without, SINGLE);
+    cuda->streams = roomy && !left_out(without, STREAM);
+    cuda->meets = cuda->streams && !left_out(without, MEET);
+    cuda->prompts = !left_out(without, PROMPT);
+#ifdef BT_CUDA_WARPGROUPS
+    if (roomy && bt_cuda_has_prompt()) {
+        cuda->wide = !left_out(without, WIDE);
+        cuda->gemm = !left_out(without, GEMM);
+        cuda->head.rounds = bt_device_would_round(options);
+    }
+#endif
+    (void)options;
+}
+
 bt_err
 bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
 {
     struct cudaDeviceProp p;
-    struct cudaFuncAttributes found;
     cudaError_t error;
     uint32_t without;
-    bool roomy;
+    int code, as, capability;
     bt_err err;
 
-    if ((err = read_without(&without, why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
+    if ((err = read_without(&without, why)) != BT_OK || (err = read_as(&as, why)) != BT_OK ||
+        (err = find_device(options, why)) != BT_OK) {
         return err;
     }
     cuda->index = (int)options->index;
@@ -111,31 +195,24 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
                        "device cuda:%d: cannot be opened: %s%s", cuda->index, cudaGetErrorString(error),
                        error == cudaErrorMemoryAllocation ? " (do others fill it?)" : "");
     }
-    if (p.major < 8) {
-        return bt_fail(why, BT_ERR_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, 8.0 is needed",
-                       cuda->index, p.name, p.major, p.minor);
+    code = code_for();
+    if ((err = refuse_device(cuda, &p, code, as, why)) != BT_OK) {
+        return err;
     }
-    if (cudaFuncGetAttributes(&found, some_code) != cudaSuccess) {
-        cudaGetLastError();
-        return bt_fail(why, BT_ERR_UNSUPPORTED,
-                       "device cuda:%d: this program has no code for %s (cmake -DBT_CUDA_ARCHITECTURES=%d%d-real)",
-                       cuda->index, p.name, p.major, p.minor);
-    }
+    capability = as != 0 ? as : p.major * 10 + p.minor;
     cuda->sms = p.multiProcessorCount;
     cuda->shared_max = p.sharedMemPerBlockOptin;
-    cuda->early_launch = p.major >= 9;
-    roomy = cuda->early_launch && cuda->shared_max >= HOPPER_SHARED;
-    cuda->few = roomy && !left_out(without, FEW);
-    cuda->decode = roomy && !left_out(without, DECODE);
-    cuda->single = roomy && !left_out(without, SINGLE);
-    cuda->streams = roomy && !left_out(without, STREAM);
-    cuda->meets = cuda->streams && !left_out(without, MEET);
-    cuda->prompts = !left_out(without, PROMPT);
-#ifdef BT_CUDA_WARPGROUPS
-    cuda->wide = p.major == 9 && !left_out(without, WIDE);
-    cuda->gemm = bt_cuda_has_prompt() && !left_out(without, GEMM);
-    cuda->head.rounds = bt_cuda_has_prompt() && bt_device_would_round(options);
-#endif
+    if (as != 0) {
+        bt_log_warn("CUDA-AS", "kernels are chosen as for compute capability %d.%d, as BATON_CUDA_AS says", as / 10,
+                    as % 10);
+        cuda->shared_max = cuda->shared_max < shared_of(as) ? cuda->shared_max : shared_of(as);
+    } else if (code / 10 < p.major) {
+        bt_log_warn("CUDA-OLDER",
+                    "this program's code is for compute capability %d.%d: on %s that is slow (cmake "
+                    "-DBT_CUDA_ARCHITECTURES=%d%d%s-real)",
+                    code / 10, code % 10, p.name, p.major, p.minor, p.major == 9 ? "a" : "");
+    }
+    choose_kernels(cuda, options, code < capability ? code : capability, without);
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d %.80s", cuda->index, p.name);
     return BT_OK;
 }

@@ -32,6 +32,8 @@ extern "C" {
 #define BT_CUDA_MEETINGS 4096u // of blocks of threads of a linear layer
 #define BT_CUBLAS_WORKSPACE ((size_t)32 << 20)
 #define BT_CUDA_TOKENS_PAD 64u // rows of activations that may be read beyond those there are
+#define BT_CUDA_SHARED_LEAST                                                                                           \
+    ((size_t)99 << 10)         // bytes of shared memory that any GPU from 8.0 on gives a block of threads
 #define BT_CUDA_TURNED_PAD 96u // floats behind `normed` that linear_wide_outliers.cuh may read
 
 // What a step draws on the device.
@@ -123,8 +125,8 @@ typedef struct {
     bt_device_head head;
     int index, sms;
     size_t shared_max; // bytes of shared memory that a block of threads may ask for
-    bool early_launch; // this GPU knows programmatic dependence (launch.cuh)
-    // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out):
+    bool early_launch; // this GPU, and the code for it, know programmatic dependence (launch.cuh)
+    // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out, and BATON_CUDA_AS those of newer GPUs than it says):
     bool few, wide, gemm;        // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
     bool decode, prompts;        // attention_decode.cuh, attention_prompt.cuh
     bool single, streams, meets; // attention_single.cu, attention_stream.cuh, attention_meet.cu
@@ -233,7 +235,7 @@ bt_cuda_rows_max(const bt_cuda *cuda)
 }
 
 // choose.cu: fills in what this GPU is and can. BT_ERR_UNSUPPORTED: there is none, or this program cannot use it. BT_ERR_INVALID: a name in
-// BATON_CUDA_WITHOUT that is none.
+// BATON_CUDA_WITHOUT that is none, or BATON_CUDA_AS is no compute capability, or more than the GPU's.
 bt_err bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why);
 // scratch.cu: the bytes that `limits` ask for; what the device names lies at `base` from now on (NULL: it is only counted).
 size_t bt_cuda_lay_out(bt_cuda *cuda, uint8_t *base);

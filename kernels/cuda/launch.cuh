@@ -27,8 +27,8 @@ bt_let_next(void)
 }
 
 // Queues `kernel` on the device's stream, which may be being recorded. Dynamic shared memory beyond 48 KiB is asked for here, a launch at a
-// time: what a kernel may have is the process's, and another engine on this GPU may ask for less meanwhile. Blocks of neighbouring x are
-// clusters of `cluster` (1 below sm_90).
+// time: what a kernel may have is the process's, and another engine on this GPU may ask for less meanwhile. More than shared_max is refused,
+// as an older GPU would (BATON_CUDA_AS). Blocks of neighbouring x are clusters of `cluster` (1 below sm_90).
 template <typename... P, typename... A>
 static inline cudaError_t
 bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, uint32_t cluster,
@@ -37,7 +37,7 @@ bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block,
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
     bool large = shared > 48 * 1024;
-    cudaError_t error = cudaSuccess;
+    cudaError_t error = shared <= cuda->shared_max ? cudaSuccess : cudaErrorInvalidValue;
 
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -45,6 +45,9 @@ bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block,
     attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1, attributes[1].val.clusterDim.z = 1;
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = cuda->stream;
     config.attrs = attributes, config.numAttrs = !cuda->early_launch ? 0 : cluster > 1 ? 2 : 1;
+    if (error != cudaSuccess) {
+        return error;
+    }
     if (large) {
         bt_cuda_lock_launch(true);
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

@@ -100,6 +100,13 @@ def test_a_kernel_that_is_misspelt_is_not_left_out_in_silence(tiny, names):
     assert code == 2 and 'expected some of few, wide, gemm, decode, single, stream, meet, prompt, not ' in last_line(err)
 
 
+@needs_cuda
+@pytest.mark.parametrize('capability', ['older', '8', '8,9', '7.5', '8.', '8.9a', '8.-1'])
+def test_a_gpu_is_taken_for_an_older_one_only_by_a_compute_capability(tiny, capability):
+    code, _, err = run(CUDA, 'run', tiny, '--prompt', 'x', '--device', 'cuda:0', BATON_CUDA_AS=capability)
+    assert code == 2 and f"expected a compute capability from 8.0 on, as in 8.9, not '{capability}'" in last_line(err)
+
+
 MIXED = """
 cluster: {{name: mixed, secret: "0123456789abcdef0123456789abcdef"}}
 model: {{path: {model}}}

@@ -44,6 +44,17 @@ bt_gpu_open(bt_device **out, const bt_device_limits *limits)
     *out = device;
 }
 
+// Is it to be one that is older than Hopper? On such a GPU these programs are run with BATON_CUDA_AS, so that one which ought to round
+// activations that meet 16-bit weights and does not is found. An older one has no way to: they are f32 as on the CPU, if that is asked for
+// (bt_device_options.float_activations), and the bits are the CPU's.
+static inline bool
+bt_gpu_is_older(void)
+{
+    const char *as = getenv("BATON_CUDA_AS");
+
+    return as != NULL && atoi(as) < 9;
+}
+
 // Cases `first` … `end` − 1 of a test of a suite as a case of its own, behind a set-up: CK_RUN_CASE picks one.
 static inline void
 bt_gpu_add_some(Suite *s, const char *name, void (*open)(void), const TTest *test, int first, int end)

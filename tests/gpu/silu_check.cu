@@ -1,5 +1,5 @@
 // What the tests need of the inside of the CUDA device: every float through the two ways of silu that the GPU has, the choice between
-// cuBLASLt and our own kernel for prompts, and whether a call has left something for the next.
+// cuBLASLt and our own kernel for prompts, whether a call has left something for the next, and what kernels were chosen.
 #include "kernels/cuda/finish.cuh"
 
 extern "C" uint64_t silu_differences(void);
@@ -29,6 +29,16 @@ extern "C" bool
 cuda_has_left(bt_device *device)
 {
     return bt_cuda_of(device)->ready.x != NULL;
+}
+
+// None that takes sm_90, launches by which kernels overlap neither, and so much shared memory at most.
+extern "C" bool
+cuda_is_within(bt_device *device, size_t shared)
+{
+    const bt_cuda *c = bt_cuda_of(device);
+
+    return !c->early_launch && !c->few && !c->wide && !c->gemm && !c->decode && !c->single && !c->streams &&
+           !c->meets && c->shared_max <= shared;
 }
 
 static __global__ void

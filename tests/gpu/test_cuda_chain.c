@@ -10,6 +10,7 @@
 uint64_t silu_differences(void);
 bool cuda_use_prompt(bt_device *device, bool on);
 bool cuda_has_warpgroups(bt_device *device), cuda_has_left(bt_device *device);
+bool cuda_is_within(bt_device *device, size_t shared);
 
 #define TOKENS_MAX 2100
 #define LINKS 6
@@ -185,6 +186,7 @@ static const chain_shape shapes[] = {
     {140, 1040, 288, true, true, false, 1, 20, false},
     {127, 576, 1536, false, false, false, 1, 0, false},
     {5, 576, 1536, false, false, false, 1, 0, false},
+    {130, 256, 28672, false, false, false, 1, 0, false}, // rows that shared memory holds on some GPUs only
     // gate|up in blocks of 256 rows, which leave down's INT8, up to 32 tokens:
     {32, 256, 8704, true, false, false, 1, 0, true},
     {17, 1024, 8650, true, true, true, 1, 20, true},
@@ -193,7 +195,7 @@ static const chain_shape shapes[] = {
     {16, 256, 8704, true, false, false, 1, 0, true},
 };
 #define SHAPES (int)(sizeof shapes / sizeof *shapes)
-#define SHAPES_W8 11
+#define SHAPES_W8 12
 
 // With our own kernel for prompts where the GPU has it, and with cuBLASLt.
 START_TEST(calls_that_know_the_next_give_the_bits_of_ref)
@@ -353,12 +355,42 @@ START_TEST(silu_is_the_same_for_every_float)
 }
 END_TEST
 
+// What run.sh's part `older` builds upon. The last is more than any GPU is yet, the first nothing at all.
+START_TEST(as_an_older_gpu_it_has_that_ones_kernels_and_shared_memory)
+{
+    static const struct {
+        const char *as;
+        size_t shared; // 0: refused
+    } cases[] = {{"8", 0}, {"8.0", 163 << 10}, {"8.6", 99 << 10}, {"8.9", 99 << 10}, {"99.0", 0}};
+    const char *before = getenv("BATON_CUDA_AS");
+    char *kept = before != NULL ? strdup(before) : NULL;
+    bt_device *device = NULL;
+    bt_why why;
+    bt_err err;
+
+    setenv("BATON_CUDA_AS", cases[_i].as, 1);
+    err = bt_device_open(&device, &(bt_device_options){.kind = BT_DEVICE_CUDA}, &why);
+    unsetenv("BATON_CUDA_AS");
+    if (kept != NULL) {
+        setenv("BATON_CUDA_AS", kept, 1);
+    }
+    free(kept);
+    if (err == BT_OK) {
+        ck_assert(cases[_i].shared != 0 && cuda_is_within(device, cases[_i].shared) && !bt_device_rounds(device));
+        bt_device_close(device);
+    } else { // an sm_80 is no sm_89
+        ck_assert_int_eq(err, BT_ERR_INVALID);
+        ck_assert_msg(cases[_i].shared == 0 || strstr(why.text, "less than") != NULL, "%s", why.text);
+    }
+}
+END_TEST
+
 static void
 open_devices(void)
 {
     bt_device_limits limits = {.tokens = TOKENS_MAX,
-                               .cols = 14336,
-                               .rows = 14336,
+                               .cols = 28672,
+                               .rows = 28672,
                                .heads = 1,
                                .kv_heads = 1,
                                .head_dim = 64,
@@ -383,6 +415,7 @@ suite(void)
     bt_gpu_add_some(s, "other q4", open_devices, another_call_than_the_one_announced_gives_the_bits_of_ref, WAYS,
                     2 * WAYS);
     bt_gpu_add(s, "left", open_devices, a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with, 1);
+    bt_gpu_add(s, "older", NULL, as_an_older_gpu_it_has_that_ones_kernels_and_shared_memory, 5);
     bt_gpu_add(s, "silu", open_devices, silu_is_the_same_for_every_float, 1);
     return s;
 }

@@ -1,7 +1,7 @@
 // An engine on the GPU gives the tokens and the logits of one on the CPU, bit for bit: however requests are batched and cut, drawn on the
 // device or by the host, over every architecture and format; and it takes the memory that was planned. Models with layers of 16-bit weights,
 // which have another digest on the GPU, give the bits of their first run there, and those of a CPU that rounds as it does but for the order
-// of sums.
+// of sums; a GPU older than Hopper is asked not to round, and gives the CPU's bits.
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/engine/state.h"
@@ -26,6 +26,7 @@ static bt_engine *
 open_on(bt_device_kind kind, bt_engine_options options)
 {
     options.device = (bt_device_options){.kind = kind, .threads = kind == BT_DEVICE_CPU ? 8 : 0};
+    options.device.float_activations = kind == BT_DEVICE_CUDA && bt_gpu_is_older(); // else it refuses 16-bit weights
     return bt_play_open(&options);
 }
 

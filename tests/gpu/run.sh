@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # run.sh [PART…]: all GPU tests and benches from a carried bundle (README.md says how it is made), in under eight minutes. Builds nothing.
 # Parts: tests errors models cluster kernels engine (default: all), and two_gpus, which cluster does itself where there are two ($PROMPTS
-# of its answers under trouble), and ratio, after engine: bf16 weights for both against its w8 and q4, a minute more. Logs and figures go to
-# $OUT, or to the bundle's folder; a short table comes last.
+# of its answers under trouble), and ratio, after engine: bf16 weights for both against its w8 and q4, a minute more, and older: a third of the
+# tests' cases with the kernels and the shared memory of an older GPU ($AS, 8.9 unless said). Logs and figures go to $OUT, or to the bundle's
+# folder; a short table comes last.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} failed=0 table=""
@@ -49,12 +50,30 @@ tests() {
     read -r code spent <"$out/wgmma_registers.code"
     rm "$out/wgmma_registers.code"
     line "registers of wgmma" "$code" "$spent" "$(grep -c ' 0 findings' "$out/wgmma_registers.log") kernels without a finding"
-    for t in "$out"/test_cuda_*.code; do
+    told "$out" ""
+}
+
+# As on an older GPU, all at once: by its kernels, in its shared memory, and in a build for that one alone (README.md) by its code.
+older() {
+    local t
+    mkdir -p "$out/older"
+    export BATON_CUDA_AS=${AS:-8.9} BATON_GPU_QUICK=${BATON_GPU_QUICK:-3}
+    for t in linear chain half attention decode draw; do out=$out/older one test_cuda_$t & done
+    out=$out/older one test_cuda_engine engine &
+    wait
+    told "$out/older" "as $BATON_CUDA_AS: "
+    unset BATON_CUDA_AS BATON_GPU_QUICK
+}
+
+# told FOLDER BEFORE: a line for each program whose exit code lies there.
+told() {
+    local t code spent
+    for t in "$1"/test_cuda_*.code; do
         read -r code spent <"$t"
         rm "$t"
         t=$(basename "$t" .code)
-        grep -E ':F:|:E:' "$out/$t.log" | head -20
-        line "$t" "$code" "$spent" "$(ended "$out/$t.log" "$code")"
+        grep -E ':F:|:E:' "$1/$t.log" | head -20
+        line "$2$t" "$code" "$spent" "$(ended "$1/$t.log" "$code")"
     done
 }
 
@@ -237,7 +256,7 @@ print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_pe
 [ $# -gt 0 ] || set -- tests errors models cluster kernels engine
 for part in "$@"; do
     case $part in
-    tests | errors | models | cluster | kernels | engine | two_gpus | ratio) $part ;;
+    tests | older | errors | models | cluster | kernels | engine | two_gpus | ratio) $part ;;
     *) echo "run.sh: no such part: $part"; exit 2 ;;
     esac
 done

@@ -145,6 +145,7 @@ weigh(const attention_call &c, attend_shared &s, uint32_t h, uint32_t kv_head, u
             s.scale[h] = scale;
         }
     }
+    __syncwarp(); // all have read what m was
     if (lane == 0) {
         s.m[h] = m;
         s.corr[h] = corr;

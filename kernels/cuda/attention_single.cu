@@ -422,7 +422,7 @@ __launch_bounds__(THREADS, 1) single_kernel(const __grid_constant__ attention_ca
     if (at.u.left != 0) {
         single_ready<D>(c, s, at.u);
         bt_bar_sync(1, THREADS);
-        if (threadIdx.x % 32 < D::columns) {
+        if (own_warp() != 0 && threadIdx.x % 32 < D::columns) { // (the first warp has them, and others read them now)
             own.q_scale[threadIdx.x % 32] = s.tile[0].q_scale[threadIdx.x % 32];
         }
         stream_open<T>(c, s.tile[0], q);

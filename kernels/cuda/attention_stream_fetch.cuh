@@ -45,7 +45,7 @@ stream_fetch_pieces(const attention_call &c, stream_warp<D> &s, const stream_cur
 // The cursor's tile of K, or of V, which is `to_head` further on, into a slot. The copy engine is told by one lane that the compiler knows
 // to be one: else it asks all lanes one after the other, and waits each time until the engine has read what it was told (a fifth of the
 // kernel's time; kernels/README.md). Where warps meet, blocks have 32 tokens or more: a half of which one is seen is fetched whole, and
-// twice where the other is not (so that there is no branch here, behind which all would wait for the engine).
+// again into the other where none of that is (so that there is no branch here, behind which all would wait for the engine).
 template <typename D>
 static __device__ __forceinline__ void
 stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at, uint32_t to_head, uint32_t slot)
@@ -58,10 +58,10 @@ stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at
 
         high += (32 & ((1u << c.block_shift) - 1)) * D::dims;
         if (D::meets && at.u.key + 32 >= at.u.end) {
-            high = low, to_high = to;
+            high = low;
         }
         if (D::meets && at.u.key + 32 <= at.u.begin) {
-            low = high, to = to_high;
+            low = high;
         }
         if (bt_elect()) {
             bt_barrier_expect(barrier, 64 * D::dims);

@@ -60,10 +60,7 @@ meet_make_ready(const attention_call &c, stream_warp<D> *warps, const decode_uni
                                             }
                                             if (i >= columns) {
                                                 stream_keep_new<D>(c, warps[last], u, block, i > columns, x);
-                                                __syncwarp();
-                                                if (threadIdx.x % 32 == 0) {
-                                                    bt_barrier_arrive(bt_shared_at(&warps[last].new_full));
-                                                }
+                                                bt_barrier_arrive(bt_shared_at(&warps[last].new_full));
                                             }
                                         });
     if (!met) {
@@ -169,7 +166,7 @@ __launch_bounds__(D::threads, D::blocks_each) meet_kernel(const __grid_constant_
         for (int i = 0; i < D::slots; i++) {
             bt_barrier_init(bt_shared_at(&s.full[i]), 1);
         }
-        bt_barrier_init(bt_shared_at(&s.new_full), 2);
+        bt_barrier_init(bt_shared_at(&s.new_full), 2 * 32); // K and V, of each lane (bt_barrier_arrive)
         bt_barrier_init_done();
     }
     __syncwarp();

@@ -51,7 +51,7 @@ __launch_bounds__(WIDE_THREADS, 1)
         wide_load_ahead<BITS, BLOCK, ASYM, N>(w, maps, loader);
     } else if (threadIdx.x == 0) {
         *taken = 0;
-        bt_barrier_init(ready, 3);
+        bt_barrier_init(ready, 3 * 32);
     }
     __syncthreads();
     bt_let_next();

@@ -33,6 +33,8 @@ bt_barrier_init_done(void)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// What this thread wrote before is seen by who waits; and what its warp wrote, if that met in between (__syncwarp). Where one lane arrives for
+// all, racecheck takes what the others wrote for a race: where that is read by ordinary loads, and it is not often, each lane arrives.
 static __device__ __forceinline__ void
 bt_barrier_arrive(uint32_t barrier)
 {

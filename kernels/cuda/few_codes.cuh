@@ -40,6 +40,15 @@ wait_for_workers(const few_call &f)
     bt_bar_sync(3, (f.workers + f.helpers) * 32);
 }
 
+// Helpers alone, at an mbarrier that counts their threads: what each of them has written is seen by all. By a numbered barrier it would be the
+// same, but of who comes to such a one while others wait at __syncthreads() racecheck thinks that it was there (tests/gpu/README.md).
+static __device__ __forceinline__ void
+helpers_sync(uint32_t barrier, uint32_t parity)
+{
+    bt_barrier_arrive(barrier);
+    bt_barrier_wait(barrier, parity);
+}
+
 // Four numbers of a row of x, which has a multiple of four; past the first cache, as they are also read before they are there.
 static __device__ __forceinline__ float4
 four_of(const float *x, uint32_t k, uint32_t cols)

@@ -79,6 +79,13 @@ asked_of(const few_call &f, uint8_t *memory, uint32_t fill)
     return bt_shared_at(memory + f.at.barriers + (2 * f.ring.slots + (fill & f.ring.mask)) * 8);
 }
 
+// Where the helpers meet (helpers_sync).
+static __device__ __forceinline__ uint32_t
+met_of(const few_call &f, uint8_t *memory)
+{
+    return bt_shared_at(memory + f.at.barriers + 3 * f.ring.slots * 8);
+}
+
 // By as many threads as there are slots. All that use a slot of a chunk leave it: a warp for each tile, and the helpers' warps.
 static __device__ __forceinline__ void
 make_slot(const few_call &f, uint8_t *memory, uint32_t slot)

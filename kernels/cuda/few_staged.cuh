@@ -82,7 +82,7 @@ staged_get_ready(const few_call &f, uint8_t *memory, uint32_t first, uint32_t en
     }
     if (!works) {
         bt_copy_wait<0>(); // the outliers
-        bt_bar_sync(2, f.helpers * 32);
+        helpers_sync(met_of(f, memory), 0);
     }
 }
 
@@ -108,6 +108,8 @@ static __global__ void __launch_bounds__(512, 1) staged_kernel(const __grid_cons
         bt_let_next();
         if (helper < f.ring.slots) {
             make_slot(f, memory, helper);
+        } else if (helper == f.ring.slots) {
+            bt_barrier_init(met_of(f, memory), f.helpers * 32);
         }
         bt_barrier_init_done();
     }

@@ -135,7 +135,7 @@ staged_help(const few_call &f, uint8_t *memory, uint32_t helper, uint32_t origin
     for (uint32_t here = helper; here < rows; here += f.helpers * 32) {
         begin_walk(f, memory, r, origin, first, here);
     }
-    bt_bar_sync(2, f.helpers * 32);
+    helpers_sync(met_of(f, memory), (run + 1) & 1); // the first time was before the first chunk
 #pragma unroll 1
     for (uint32_t segment = 0; segment < f.segments; segment++) {
         uint32_t fill = fill_of(f, run, segment);

@@ -40,7 +40,7 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool
     f->at.codes = bt_few_rounded(workers * ring_bytes, 128);
     f->at.scales = f->at.codes + bt_few_rounded(codes, 128);
     f->at.barriers = f->at.scales + bt_few_rounded(blocks * f->sa_width * 4, 128);
-    f->at.outliers = f->at.barriers + bt_few_rounded(f->segments * 8, 128);
+    f->at.outliers = f->at.barriers + bt_few_rounded((f->segments + 1) * 8, 128);
     f->at.norm = f->at.outliers + bt_few_rounded(tiles * f->outlier_bytes, 128);
     f->at.outliers = f->room != 0 ? f->at.outliers : 0;
     f->at.scratch = f->at.norm + bt_few_rounded(norm, 128);

@@ -44,15 +44,19 @@ get_ready(const few_call &f, uint8_t *memory, const few_worker &worker, uint32_t
     }
     if (!works) {
         bt_copy_wait<0>(); // the outliers, which workers do not wait for
-        wait_for_workers(f);
+        if (f.encodes) {
+            wait_for_workers(f);
+        } else {
+            helpers_sync(bt_shared_at(memory + f.at.barriers) + f.segments * 8, 0);
+        }
         return;
     }
     if (f.encodes) {
         encode<BLOCK>(f, memory);
         fill_ring<BITS, BLOCK, SLOTS, R::slots / 2, R::slots>(worker.now, lane, memory + warp * R::bytes);
         workers_sync(f);
+        workers_are_ready(f);
     }
-    workers_are_ready(f);
 }
 #endif
 
@@ -87,8 +91,8 @@ __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid_constant__ few_call f)
         }
     } else {
         bt_let_next();
-        for (uint32_t s = threadIdx.x - f.workers * 32; s < f.segments; s += f.helpers * 32) {
-            bt_barrier_init(barriers + s * 8, 1);
+        for (uint32_t s = threadIdx.x - f.workers * 32; s <= f.segments; s += f.helpers * 32) {
+            bt_barrier_init(barriers + s * 8, s < f.segments ? 1 : f.helpers * 32); // the last: the helpers' own
         }
         bt_barrier_init_done();
     }

@@ -19,7 +19,7 @@ lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t slots, bool w
     f->at.codes = bt_few_rounded(f->workers * ring_bytes, 128);
     f->at.scales = f->at.codes + slots * f->ring.slot_bytes; // one a token, where it has one
     f->at.barriers = f->at.scales + 128;
-    f->at.outliers = f->at.barriers + bt_few_rounded(slots * 24, 128);
+    f->at.outliers = f->at.barriers + bt_few_rounded(slots * 24 + 8, 128);
     f->at.scratch = f->at.outliers + bt_few_rounded(tiles * f->outlier_bytes, 128);
     f->at.outliers = f->room != 0 ? f->at.outliers : 0;
     room = f->at.scratch <= FEW_SHARED_MAX ? (FEW_SHARED_MAX - f->at.scratch) / a_tile / step * step : 0;

@@ -13,16 +13,42 @@
 
 static volatile sig_atomic_t bt_gpu_case = -1; // what bt_gpu_takes was asked last
 
-// Is case `i` of a loop run? All are, or with BATON_GPU_QUICK=N in the environment about one in N, any loop's first of all among them:
+// What BATON_GPU_QUICK says: N, about one case in N; or N:K/M, of those every M-th, from the K-th on: M processes share a program.
 // compute-sanitizer makes kernels a hundred times slower (sanitize.sh).
+static inline uint32_t
+bt_gpu_quick(uint32_t *own, uint32_t *all)
+{
+    const char *quick = getenv("BATON_GPU_QUICK");
+    char *end = NULL;
+    uint32_t n = quick != NULL ? (uint32_t)strtoul(quick, &end, 10) : 1;
+
+    *own = 0, *all = 1;
+    if (end != NULL && *end == ':') {
+        *own = (uint32_t)strtoul(end + 1, &end, 10);
+        *all = *end == '/' ? (uint32_t)strtoul(end + 1, NULL, 10) : 1;
+    }
+    *all += *all == 0;
+    return n + (n == 0);
+}
+
+// Is case `i` of a loop run? All are, or with BATON_GPU_QUICK a part, any loop's first of all among them (by one of those that share).
 static inline bool
 bt_gpu_takes(uint32_t i)
 {
-    const char *quick = getenv("BATON_GPU_QUICK");
-    uint32_t n = quick != NULL ? (uint32_t)strtoul(quick, NULL, 10) : 1;
+    static uint32_t count;
+    uint32_t own, all, n = bt_gpu_quick(&own, &all);
 
     bt_gpu_case = (sig_atomic_t)i;
-    return n <= 1 || i % n == 0;
+    return i % n == 0 && count++ % all == own;
+}
+
+// Is all of it run, of what is no loop?
+static inline bool
+bt_gpu_whole(void)
+{
+    uint32_t own, all;
+
+    return bt_gpu_quick(&own, &all) == 1;
 }
 
 // Opens cuda:0 for calls within `limits`. Fails the test, or the set-up and with it all of the case's tests, and leaves *out NULL then:

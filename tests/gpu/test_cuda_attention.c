@@ -32,19 +32,23 @@ START_TEST(every_shape_and_chunking_gives_the_bits_of_ref)
     const uint32_t chunks[] = {2000, 64, 0, 7, one};
     attention_world ref, gpu;
     attention_way way = {.isa = "ref", .threads = 8, .chunk = 2000, .shuffle = 1};
+    bool there = false;
 
-    ck_assert(attention_run(&ref, &c, &way));
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         attention_way other = {.chunk = chunks[i], .shuffle = 2 + i};
 
         if (!bt_gpu_takes((uint32_t)_i + (uint32_t)i)) {
             continue;
         }
+        ck_assert(there || attention_run(&ref, &c, &way));
+        there = true;
         ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
         agree(&c, &ref, &gpu, chunks[i]);
         attention_free(&gpu);
     }
-    attention_free(&ref);
+    if (there) {
+        attention_free(&ref);
+    }
 }
 END_TEST
 
@@ -144,18 +148,25 @@ START_TEST(prompts_in_any_chunks_give_the_bits_of_ref)
     const uint32_t chunks[] = {512, 129, 64, 17, 0}, tried[] = {2000, chunks[_i % 5], chunks[(_i + 2) % 5]};
     attention_world ref, gpu;
     attention_way way = {.isa = "auto", .threads = 8, .chunk = 2000, .shuffle = 1}; // ref itself takes minutes
+    bool there = false;
 
     c.seed = 500 + (uint64_t)_i;
     c.poison = _i < PROMPTS ? 0 : 150;
-    ck_assert(attention_run(&ref, &c, &way));
     for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
         attention_way other = {.chunk = tried[i], .shuffle = 2 + i};
 
+        if (!bt_gpu_takes((uint32_t)_i * 3 + (uint32_t)i)) {
+            continue;
+        }
+        ck_assert(there || attention_run(&ref, &c, &way));
+        there = true;
         ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));
         agree(&c, &ref, &gpu, tried[i]);
         attention_free(&gpu);
     }
-    attention_free(&ref);
+    if (there) {
+        attention_free(&ref);
+    }
     printf("case %d good\n", _i);
     fflush(stdout);
 }
@@ -176,6 +187,9 @@ START_TEST(poison_shows_where_ref_shows_it)
     attention_way way = {.isa = "ref", .threads = 8, .chunk = 2000, .shuffle = 1}, other = {.chunk = 100, .shuffle = 2};
     attention_world ref, gpu;
 
+    if (!bt_gpu_takes((uint32_t)_i)) {
+        return;
+    }
     c.format = (bt_kv_format)(_i % 3);
     ck_assert(attention_run(&ref, &c, &way));
     ck_assert(attention_run_on(&gpu, &c, &other, BT_DEVICE_CUDA));

@@ -46,7 +46,9 @@ START_TEST(any_group_and_head_dim_gives_the_bits_of_the_cpu)
                         .lengths = {group % 4 == 1 ? 1030 : 520, 70, 3},
                         .seed = 40 + (uint64_t)_i};
 
-    check_case(&c, 6, 1);
+    if (bt_gpu_takes((uint32_t)_i)) {
+        check_case(&c, 6, 1);
+    }
 }
 END_TEST
 
@@ -65,7 +67,9 @@ START_TEST(ragged_batches_give_the_bits_of_the_cpu)
     for (uint32_t s = 0; s < c.sequences; s++) {
         c.lengths[s] = s == 17 && c.window == 0 ? 2060 : s % 13 == 4 ? 1040 + s : s % 3 == 0 ? 8 + s : 60 + 6 * s;
     }
-    check_case(&c, 3, 2);
+    if (bt_gpu_takes((uint32_t)_i)) {
+        check_case(&c, 3, 2);
+    }
 }
 END_TEST
 
@@ -80,7 +84,9 @@ START_TEST(long_contexts_give_the_bits_of_the_cpu)
                         .lengths = {_i % 2 == 0 ? 8230 : 8700, 513},
                         .seed = 60 + (uint64_t)_i};
 
-    check_case(&c, 7, 1);
+    if (bt_gpu_takes((uint32_t)_i)) {
+        check_case(&c, 7, 1);
+    }
 }
 END_TEST
 
@@ -97,7 +103,9 @@ START_TEST(poison_shows_where_the_cpu_shows_it)
                         .poison = 90,
                         .seed = 3};
 
-    check_case(&c, 4, 2);
+    if (bt_gpu_takes((uint32_t)_i)) {
+        check_case(&c, 4, 2);
+    }
 }
 END_TEST
 

@@ -148,7 +148,7 @@ START_TEST(every_draw_is_the_hosts)
     world w;
 
     open_world(&w, vocabs[_i]);
-    for (uint32_t round = 0; round < (bt_gpu_takes(1) ? 12u : 4u); round++) {
+    for (uint32_t round = 0; round < (bt_gpu_whole() ? 12u : 4u); round++) {
         int32_t drawn[ROWS];
 
         fill_logits(&rng, w.logits, w.vocab);

@@ -46,7 +46,7 @@ set_scene(scene *s, bool on_device)
 {
     bt_rng rng = {20};
 
-    s->count = bt_gpu_takes(1) ? REQUESTS : REQUESTS / 4;
+    s->count = bt_gpu_whole() ? REQUESTS : REQUESTS / 4;
     for (uint32_t r = 0; r < REQUESTS; r++) {
         bt_sampling *a = &s->samplings[r];
 
@@ -119,8 +119,18 @@ START_TEST(streams_are_the_same_however_they_run)
         .chunk_tokens = 512,
         .context = 256,
     };
-    bt_engine *cpu = open_on(BT_DEVICE_CPU, options), *engine = open_on(BT_DEVICE_CUDA, options);
+    bool takes[sizeof ways / sizeof *ways], any = false;
+    bt_engine *cpu, *engine;
 
+    for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        takes[w] = bt_gpu_takes((uint32_t)_i + w);
+        any |= takes[w];
+    }
+    if (!any) {
+        unlink(options.model.path);
+        return;
+    }
+    cpu = open_on(BT_DEVICE_CPU, options), engine = open_on(BT_DEVICE_CUDA, options);
     set_scene(&expected, _i % 2 == 0);
     if (bt_engine_model(cpu)->digest == bt_engine_model(engine)->digest) {
         bt_play(cpu, expected.requests, expected.count, &(bt_play_options){16, 512, false});
@@ -130,7 +140,7 @@ START_TEST(streams_are_the_same_however_they_run)
     }
     bt_engine_close(cpu);
     for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        if (bt_gpu_takes((uint32_t)_i + w)) {
+        if (takes[w]) {
             set_scene(&gpu, _i % 2 == 0);
             bt_play(engine, gpu.requests, gpu.count, &ways[w]);
             compare_scenes(&expected, &gpu, &ways[w]);

@@ -343,7 +343,7 @@ START_TEST(a_call_gives_the_same_bits_every_time)
     on_gpu_init(&g, &shape);
     first = malloc(g.k.y_count * sizeof *first);
     run(&g, 0, shape.tokens, first);
-    for (int i = 0; i < (bt_gpu_takes(1) ? 50 : 3); i++) {
+    for (int i = 0; i < (bt_gpu_whole() ? 50 : 3); i++) {
         run(&g, 0, shape.tokens, g.k.y);
         same_bits(&g, &shape, first, g.k.y, "the first run's");
     }

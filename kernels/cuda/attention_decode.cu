@@ -5,7 +5,7 @@
 #define MERGE_HERE 16u // splits of the longest row up to which the last block merges; beyond, a kernel of its own does
 #define MERGE_BY_WARP 8u // the same where a warp does (attention_stream.cu)
 
-// The bytes that came for the step's own token are old: both warps of a pair write the same.
+// The bytes that came for the step's own token are old. By the first of the warps that share its tile.
 template <typename D>
 static __device__ __forceinline__ void
 put_new_k(decode_shared<D> &s, int buffer, uint32_t slot, uint32_t key)
@@ -64,9 +64,14 @@ weigh_unit(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, con
     if (here) {
         bt_barrier_wait(bt_shared_at(&s.k_full[slot][own]), k_parity >> slot & 1);
         k_parity ^= 1u << slot;
-        if (key < 64) {
+        if (key < 64 && own_part<D>() == 0) {
             put_new_k<D>(s, buffer, slot, key);
         }
+    }
+    if (D::parts > 1 && u.end - 1 - u.key < D::unit * 64) {
+        meet<D>(); // the step's own token is in one of the unit's tiles, which other warps read, too
+    }
+    if (here) {
         scores<D>(s, buffer, slot, score);
         show_most<D>(c, s, u, tile, q.w, score);
     } else if (lane < D::share) {

@@ -47,6 +47,7 @@ helpers_sync(uint32_t barrier, uint32_t parity)
 {
     bt_barrier_arrive(barrier);
     bt_barrier_wait(barrier, parity);
+    __syncwarp(); // and lanes go on together
 }
 
 // Four numbers of a row of x, which has a multiple of four; past the first cache, as they are also read before they are there.

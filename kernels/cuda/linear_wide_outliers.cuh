@@ -167,6 +167,7 @@ wide_outliers_ahead(const wide_call &w, uint32_t rank, uint32_t warp, uint32_t w
             bt_prefetch(m.deltas + at);
         }
     }
+    __syncwarp(); // lanes that had less to ask for go on with the others
     bt_barrier_arrive(ready);
 }
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# sanitize.sh [N [PROGRAM…]]: the GPU tests under compute-sanitizer's four tools, about one case in N (default 8; of attention and whole engines,
-# whose cases are long, one in 5 N), many at a time, so that it ends in a minute. Runs in the bundle that pack.sh makes, on a machine that
-# has compute-sanitizer; TOOLS names fewer tools. Logs go to $OUT, or to the bundle's folder; what was found is printed at the end.
+# sanitize.sh [N [PROGRAM…]]: the GPU tests under compute-sanitizer's four tools: a sample of the cases, of each loop the first among them, or an
+# N-th of it; as many processes at a time as there are processors (JOBS), racecheck first, which is the slowest. It ends after UNTIL seconds
+# (default 300): what had no time by then has failed. Runs in the bundle that pack.sh makes, on a machine that has compute-sanitizer;
+# programs of a build with -DBT_CUDA_LINES=ON have lines. TOOLS names fewer tools, LIMIT is a process's seconds. Logs go to $OUT, or to the
+# bundle's folder; what was found is printed at the end.
 set -uo pipefail
 cd "$(dirname "$0")"
-out=${OUT:-.} n=${1:-8}
+out=${OUT:-.} factor=${1:-1} until=${UNTIL:-300}
 export BATON_DATA=$PWD/data LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 shift $(($# > 0))
 tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
@@ -14,24 +16,55 @@ tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer
 begin=$SECONDS
 rm -f "$out"/sanitize-*
 
-# check TOOL PROGRAM: a line of what came of it, and its log when that is bad.
-check() {
-    local log=$out/sanitize-$1-$2.log code=0 since=$SECONDS
-    export BATON_GPU_QUICK=$n
-    case $2 in *attention | *engine) BATON_GPU_QUICK=$((5 * n)) ;; esac
-    timeout "${LIMIT:-55}" "$tool" --tool "$1" --error-exitcode 99 --print-limit 10 "bin/$2" >"$log" 2>&1 || code=$?
-    echo "$2 $1: exit code $code, $((SECONDS - since)) s; $(grep -E '^[0-9]+%' "$log") $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -1)"
-    [ $code = 0 ] || mv "$log" "$out/sanitize-bad-$1-$2.log"
+# sample TOOL PROGRAM: one in how many cases (BATON_GPU_QUICK), and how many processes share them. What ended when it was last tried on an
+# H200, 22 processes at once: a case of decode under racecheck took 52 s, all of attention's sample 12 to 24.
+sample() {
+    case $1-$2 in
+    racecheck-*_linear) echo 24 5 ;;
+    *_linear) echo 24 3 ;;
+    racecheck-*_chain) echo 16 8 ;;
+    *_chain) echo 16 4 ;;
+    racecheck-*_attention) echo 60 3 ;;
+    *_attention) echo 60 2 ;;
+    racecheck-*_decode) echo 9 9 ;;
+    *_decode) echo 9 5 ;;
+    *_engine) echo 24 3 ;;
+    *) echo 8 1 ;;
+    esac
 }
 
-for program in "$@"; do
-    for t in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
-        while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-12}" ]; do wait -n; done
-        check $t "$program" &
+# check TOOL PROGRAM N K M: a line of what came of the K-th share of M, and its log when that is bad. Of engines without their other case:
+# under these tools memory taken is not what was planned.
+check() {
+    local log=$out/sanitize-$1-$2-$4.log bad=$out/sanitize-bad-$1-$2-$4.log code=0 since=$SECONDS left=$((until - (SECONDS - begin)))
+    [ "$left" -le "${LIMIT:-170}" ] || left=${LIMIT:-170}
+    [ "$left" -gt 5 ] || { echo "no time for $2 $4/$5 $1" | tee "$bad"; return; }
+    case $2 in *_engine) export CK_RUN_CASE=engine ;; esac
+    BATON_GPU_QUICK=$3:$4/$5 timeout "$left" "$tool" --tool "$1" --error-exitcode 99 --print-limit 1000 "bin/$2" >"$log" 2>&1 || code=$?
+    echo "$2 $4/$5 $1: exit code $code, $((SECONDS - since)) s; $(grep -E '^[0-9]+%' "$log") $(grep -oE '(ERROR|RACECHECK) SUMMARY.*' "$log" | tail -1)"
+    [ $code = 0 ] || mv "$log" "$bad"
+}
+
+# What a bad log says: of races the pairs of places, each once; else its first lines.
+said() {
+    awk '/Race reported between/ { first = $0 } / and (Read|Write) access/ { print first, $0 }' "$1" |
+        sed -E 's/=+ //g; s/\+0x[0-9a-f]+//g; s/\(const [^)]*\)//g; s/ \[[0-9]+ hazards\]//' | sort | uniq -c | sort -rn | head -20
+    grep -E '^=========|:[FE]:|no time' "$1" | grep -vE 'Race reported|(and|Host Frame)|^=+ *$' | head -30
+}
+
+for t in ${TOOLS:-racecheck memcheck initcheck synccheck}; do # the slowest first
+    for program in "$@"; do
+        read -r n shares <<<"$(sample $t "$program")"
+        for ((k = 0; k < shares; k++)); do
+            while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(nproc)}" ]; do wait -n; done
+            check $t "$program" $((n * factor)) $k "$shares" &
+        done
     done
 done
 wait
 bad=$(ls "$out"/sanitize-bad-*.log 2>/dev/null | wc -l)
-for log in "$out"/sanitize-bad-*.log; do [ ! -e "$log" ] || { echo "== $log"; grep -vE '^Running' "$log" | head -40; }; done
+for log in "$out"/sanitize-bad-*.log; do
+    [ ! -e "$log" ] || { echo "== $log"; said "$log"; }
+done
 echo "$bad failed, $((SECONDS - begin)) s"
 [ "$bad" = 0 ]

@@ -268,7 +268,7 @@ template <typename D>
 static __global__ void
 __launch_bounds__(D::block_threads, D::blocks_each) decode_kernel(const __grid_constant__ attention_call c)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) uint8_t memory[];
     decode_shared<D> &s = *(decode_shared<D> *)memory;
     decode_state<D> q;

@@ -1,4 +1,4 @@
-// Attention of sequences that bring one token each (attention_single.cu, attention_stream.cu, attention_merge.cu) by a CPU gives the bits
+// Attention of sequences that bring one token each (attention_*.cu but prompts) by a CPU gives the bits
 // of kernels/cpu: an emulated device is the CPU's but for these steps.
 //
 //     attention [all] [eager]    with `all` more shapes
@@ -17,8 +17,20 @@ extern "C" {
 #include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
 
 // A block a split; a warp a run of splits; the same, merged by a kernel of its own; both on so few multiprocessors that short splits join
-// others; warps that share heads, on many and on one.
-typedef enum { SINGLE, STREAM, STREAM_APART, STREAM_FULL, STREAM_FULL_APART, MEET, MEET_FULL, WAYS } way;
+// others; warps that share heads, on many and on one; blocks that share splits or have runs of them, on many (clusters), on few and on one.
+typedef enum {
+    SINGLE,
+    STREAM,
+    STREAM_APART,
+    STREAM_FULL,
+    STREAM_FULL_APART,
+    MEET,
+    MEET_FULL,
+    DECODE,
+    DECODE_FEW,
+    DECODE_FULL,
+    WAYS
+} way;
 
 static bt_cuda cuda;
 static const bt_ops *of_cpu;
@@ -60,6 +72,17 @@ attend_by(attention_call *c, bt_err *err)
 {
     size_t items = (size_t)c->single_count * c->a.kv_heads * cuda.splits;
 
+    if (taken >= DECODE) {
+        cuda.sms = taken == DECODE ? 132 : taken == DECODE_FEW ? 3 : 1;
+        cuda.single = cuda.streams = cuda.meets = false;
+        cuda.step.single_count = c->single_count, cuda.arrivals = c->arrivals, cuda.partial_floats = c->partial_floats;
+        *err = bt_cuda_attention_decode(&cuda, c);
+        cuda.single = cuda.streams = cuda.meets = true;
+        return true;
+    }
+    if (c->group > 8) {
+        return false;
+    }
     cuda.sms = taken == STREAM_FULL || taken == STREAM_FULL_APART || taken == MEET_FULL ? 1 : 132;
     if (taken == SINGLE) { // (larger groups' shared memory is more than there is here)
         bool is_single = c->group <= 4 && bt_cuda_attention_is_single(&cuda, c, items);
@@ -152,6 +175,8 @@ static const struct {
     {64, 3, 1, 32, 0, 64, false, false, 0, 0, {2100, 2200, 2049, 1100}}, // and of two
     {128, 4, 1, 32, 0, 128, false, false, 0, 0, {2080, 3000}},           // four warps share a head, with two splits each
     {128, 8, 1, 32, 0, 128, false, false, 0, 0, {2500}},                 // eight, with one
+    {64, 11, 1, 32, 0, 64, true, false, 0, 0, {700, 2, 513}},            // more than eight queries: blocks alone
+    {128, 12, 1, 32, 300, 128, false, false, 0, 90, {721, 130}},
     // with `all`:
     {64, 9, 3, 64, 600, 64, true, false, 0, 0, {2100}},
     {128, 16, 2, 32, 0, 128, false, false, 0, 700, {4096}},
@@ -164,12 +189,13 @@ static const struct {
     {128, 5, 1, 32, 0, 32, true, true, 0, 0, {512, 300}},
 };
 #define CASES (int)(sizeof cases / sizeof *cases)
-#define CASES_ALWAYS 9
+#define CASES_ALWAYS 11
 
 START_TEST(tokens_one_at_a_time_give_the_bits_of_the_cpu)
 {
     static const char *const names[] = {"single", "stream", "stream and merge", "full stream", "full stream and merge",
-                                         "shared heads", "full shared heads"};
+                                         "shared heads", "full shared heads",
+                                         "blocks", "few blocks", "a block"};
     attention_case c = {};
     attention_way at_once = {}, alone = {};
     attention_world cpu, emulated;
@@ -214,7 +240,7 @@ main(int argc, char **argv)
         all = all || strcmp(argv[i], "all") == 0;
         emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
     }
-    cuda.sms = 132, cuda.single = cuda.streams = cuda.meets = true;
+    cuda.sms = 132, cuda.single = cuda.streams = cuda.meets = cuda.decode = true;
     tcase_add_loop_test(tests, tokens_one_at_a_time_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
     tcase_add_test(tests, every_kernel_was_called);
     return emu_main(tests);

@@ -66,7 +66,7 @@ for name in ${drivers:-few wide attention}; do
     case $name in
     few) driver few "$at"/kernels/cuda/linear_few*.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
-    attention) driver attention "$at"/kernels/cuda/attention_{single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
+    attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
     *) echo "no such driver: $name"; exit 2 ;;
     esac
 done

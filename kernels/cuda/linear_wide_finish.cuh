@@ -137,7 +137,7 @@ wide_row_of(const wide_call &w, const float *outliers, uint32_t here, uint32_t i
     r.there = wide_tile(c, here, &r.part, &tile) && tile * 16 + row < c.part[r.part].rows;
     r.row = tile * 16 + row;
     r.own = (here * 16 + row) * W::row_floats;
-    r.sums = outliers + (in_share * 16 + row) * W::row_floats;
+    r.sums = outliers + (in_share * 16 + row) * (N + 4);
     if (r.there && BLOCK == 0) {
         r.sw = bt_cuda_scale(&c.part[r.part], c.part[r.part].scales, r.row, 0);
     }

@@ -52,6 +52,11 @@ cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
 
+// Partial sums, from row to row. They are put in pairs, four lanes a row: four rows that are 8 banks apart are without conflicts.
+template <int N> struct wide_row_floats {
+    static const int count = N < 64 ? N + 4 : N + 8;
+};
+
 // Sizes, and where things lie in a stage.
 template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int blocks = BLOCK == 0 ? 0 : 128 / (BLOCK ? BLOCK : 1); // of a unit
@@ -63,7 +68,7 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int tile_scales = blocks * 32;
     static const int minima_at = scales_at + (int)WIDE_TILES * tile_scales;
     static const int stage_bytes = (minima_at + (ASYM ? (int)WIDE_TILES * tile_scales : 0) + 1023) / 1024 * 1024;
-    static const int row_floats = N + 4; // of partial sums
+    static const int row_floats = wide_row_floats<N>::count;
     static const int partial_bytes = (int)WIDE_ROWS * row_floats * 4;
     static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
     static const int outputs = N / 2; // of a thread

@@ -136,7 +136,7 @@ template <int N>
 static __device__ __forceinline__ uint32_t
 wide_place(uint32_t warp, uint32_t lane, int j, int i)
 {
-    return (warp * 16 + lane / 4 + i * 8) * (N + 4) + j * 8 + lane % 4 * 2;
+    return (warp * 16 + lane / 4 + i * 8) * wide_row_floats<N>::count + j * 8 + lane % 4 * 2;
 }
 
 template <int N, typename V>

@@ -56,12 +56,10 @@ wide_fetch_runs(const float *own, size_t stride, uint32_t ranks, float4 v[WIDE_R
     }
 }
 
+// Their balanced tree.
 static __device__ __forceinline__ float4
-wide_tree_far(const float *own, size_t stride, uint32_t ranks)
+wide_add_runs(uint32_t ranks, float4 v[WIDE_RANKS])
 {
-    float4 v[WIDE_RANKS];
-
-    wide_fetch_runs(own, stride, ranks, v);
 #pragma unroll
     for (uint32_t step = 1; step < WIDE_RANKS; step *= 2) {
 #pragma unroll
@@ -72,6 +70,37 @@ wide_tree_far(const float *own, size_t stride, uint32_t ranks)
         }
     }
     return v[0];
+}
+
+static __device__ __forceinline__ float4
+wide_tree_far(const float *own, size_t stride, uint32_t ranks)
+{
+    float4 v[WIDE_RANKS];
+
+    wide_fetch_runs(own, stride, ranks, v);
+    return wide_add_runs(ranks, v);
+}
+
+// The trees of four tokens, and of the four that are WIDE_BOTH further: the runs of all are on their way before the first is added.
+template <bool FAR>
+static __device__ __forceinline__ void
+wide_trees(const float *own, size_t stride, uint32_t ranks, float4 r[2])
+{
+    if (FAR) {
+        float4 v[2][WIDE_RANKS];
+
+        wide_fetch_runs(own, stride, ranks, v[0]);
+        wide_fetch_runs(own + WIDE_BOTH, stride, ranks, v[1]);
+        r[0] = wide_add_runs(ranks, v[0]), r[1] = wide_add_runs(ranks, v[1]);
+    } else if (ranks == 2) {
+        uint32_t at = bt_shared_at(own), first = bt_cluster_at(at, 0), second = bt_cluster_at(at, 1);
+        float4 v[4] = {bt_cluster_load4(first), bt_cluster_load4(second), bt_cluster_load4(first + WIDE_BOTH * 4),
+                       bt_cluster_load4(second + WIDE_BOTH * 4)};
+
+        r[0] = wide_plus(v[0], v[1]), r[1] = wide_plus(v[2], v[3]);
+    } else {
+        r[0] = wide_tree(own, ranks), r[1] = wide_tree(own + WIDE_BOTH, ranks);
+    }
 }
 
 static __device__ __forceinline__ int4
@@ -195,6 +224,19 @@ wide_gate(float4 r, bool silu)
                : wide_gate_any(r, silu);
 }
 
+// What follows the sums of four tokens, up to the epilogue.
+static __device__ __forceinline__ float4
+wide_rest(const wide_call &w, const wide_row &row, uint32_t token, float4 r)
+{
+    if (w.turned != NULL) {
+        r = wide_plus(r, *(const float4 *)(row.sums + token));
+    }
+    if (row.biased) {
+        r = wide_plus(r, make_float4(row.bias, row.bias, row.bias, row.bias));
+    }
+    return w.c.softcap > 0.0f ? wide_softcap(r, w.c.softcap) : r;
+}
+
 // r of four tokens, up to the epilogue. `partials`: the cluster's, here in shared memory, or (FAR) the first run's in global memory.
 template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
 static __device__ __forceinline__ float4
@@ -216,13 +258,25 @@ wide_values(const wide_call &w, const float *partials, const wide_row &row, uint
         own += W::partial_bytes / 4;
         r = wide_plus(r, FAR ? wide_tree_far(own, stride, c.groups) : wide_tree(own, c.groups));
     }
-    if (w.turned != NULL) {
-        r = wide_plus(r, *(const float4 *)(row.sums + token));
+    return wide_rest(w, row, token, r);
+}
+
+// The same of four tokens, and of the four that are WIDE_BOTH further.
+template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
+static __device__ __forceinline__ void
+wide_values_both(const wide_call &w, const float *partials, const wide_row &row, uint32_t token, float4 r[2])
+{
+    typedef wide<BITS, BLOCK, ASYM, N> W;
+
+    static_assert(!ASYM, "asymmetric formats take 64 tokens at most");
+    if constexpr (BLOCK == 0) {
+        r[0] = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
+        r[1] = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token + WIDE_BOTH);
+    } else {
+        wide_trees<FAR>(partials + row.own + token, W::partials_bytes / 4, w.c.groups, r);
+        r[0] = wide_rest(w, row, token, r[0]);
+        r[1] = wide_rest(w, row, token + WIDE_BOTH, r[1]);
     }
-    if (row.biased) {
-        r = wide_plus(r, make_float4(row.bias, row.bias, row.bias, row.bias));
-    }
-    return c.softcap > 0.0f ? wide_softcap(r, c.softcap) : r;
 }
 
 // Of gates and their partners.
@@ -257,6 +311,33 @@ wide_store(const linear_call &c, float *y, uint32_t count, float4 r, const float
         if (j < count) {
             y[j * c.y_stride] = to;
         }
+    }
+}
+
+// A row's four tokens from `token` on and the four that are WIDE_BOTH further, of those in this block of threads: to y.
+template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
+static __device__ __forceinline__ void
+wide_finish_both(const wide_call &w, const float *partials, const wide_row &row, const wide_row &up, uint32_t token)
+{
+    const linear_call &c = w.c;
+    uint32_t first = blockIdx.y * N + token, left = c.tokens - first;
+    float *y = c.y + first * c.y_stride + row.to;
+    float old[2][4];
+    float4 r[2], more[2];
+
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        wide_old(c, y + i * WIDE_BOTH * c.y_stride, left > i * WIDE_BOTH ? left - i * WIDE_BOTH : 0, old[i]);
+    }
+    wide_values_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token, r);
+    if (c.paired) {
+        wide_values_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token, more);
+        r[0] = wide_pair(c, r[0], more[0]);
+        r[1] = wide_pair(c, r[1], more[1]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        wide_store(c, y + i * WIDE_BOTH * c.y_stride, left > i * WIDE_BOTH ? left - i * WIDE_BOTH : 0, r[i], old[i]);
     }
 }
 
@@ -298,20 +379,23 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
             wide_all_there<FAR, once>(w);
             met = true;
         }
+        if constexpr (!once) {
+            if (row.there) {
+                wide_finish_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, up, own_token);
+            }
+        } else {
 #pragma unroll 2
-        for (uint32_t token = own_token; token < N && first_token + token < c.tokens && row.there; token += fours * 4) {
-            uint32_t count = c.tokens - first_token - token;
-            float *y = c.y + (first_token + token) * c.y_stride + row.to;
+            for (uint32_t token = own_token; token < N && first_token + token < c.tokens && row.there;
+                 token += fours * 4) {
+                uint32_t count = c.tokens - first_token - token;
+                float *y = c.y + (first_token + token) * c.y_stride + row.to;
+                float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
 
-            if (!once) {
-                wide_old(c, y, count, old);
+                if (c.paired) {
+                    r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token));
+                }
+                wide_store(c, y, count, r, old);
             }
-            float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
-
-            if (c.paired) {
-                r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token));
-            }
-            wide_store(c, y, count, r, old);
         }
     }
 }

@@ -39,6 +39,7 @@ typedef struct {
     uint32_t pitch;                             // floats from a row to the next in sums
     uint32_t row_floats;                        // of x in shared memory
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
+    uint32_t segment_inverse;                   // 65,536 / segments, rounded up (linear_one.cuh)
     uint32_t runs, join;                 // of segments that a worker multiplies and adds: 1 << join segments each
     bool alone;                          // a worker has one run at most, whose sums go where its pieces were
     uint32_t sums_at, sum_run, sum_tile; // where sums begin, in bytes; floats from a run, and a tile, to the next
@@ -61,9 +62,17 @@ bt_few_beside(const few_call *f)
     return f->c.epilogue == BT_LINEAR_ADD ? 2 : 1;
 }
 
-// linear_few.cu: f->room and outlier_bytes. linear_few_staged.cu: queues the call by few_staged.cuh, if it has room: *taken says so.
+// linear_few.cu. A call as a few_call, whose blocks make codes of `encodes_max` columns at most, if of any; how its tiles are shared out,
+// at most so many a block; f->room and outlier_bytes; and places with so many workers and a chunk of at most `tiles`: false if there is no
+// room for that many, or, not `whole`, for one.
+few_call bt_few_call_of(const linear_call *c, const bt_linear_args *a, uint32_t block, uint32_t encodes_max);
+uint32_t bt_few_share(few_call *f, uint32_t sms, uint32_t *grid);
 void bt_few_outliers(few_call *f, uint32_t tiles);
+bool bt_few_lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole);
+
+// linear_few_staged.cu, linear_one.cu: queue the call by few_staged.cuh, or by linear_one.cuh, if that is for it: *taken says so.
 bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
+bt_err bt_cuda_linear_one(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken);
 
 // A worker's pieces on their way: a slot has codes, and scales of blocks behind them.
 template <int BITS, int BLOCK, int SLOTS> struct few_ring {

@@ -24,8 +24,8 @@ bt_few_outliers(few_call *f, uint32_t tiles)
 }
 
 // Places with so many workers, and a chunk of at most `tiles`; false if there is no room for that many, or, not `whole`, for one.
-static bool
-lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole)
+bool
+bt_few_lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole)
 {
     bool alone = f->join != 0 && tiles * f->runs <= workers;
     uint32_t step = f->c.paired ? 2 : 1, beside = (alone ? 0 : f->runs) + bt_few_beside(f),
@@ -80,7 +80,7 @@ find_workers(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
     uint32_t rounds = ~0u;
 
     for (uint32_t workers = FEW_WORKERS; workers >= FEW_WORKERS / 2; workers -= FEW_WORKERS / 4) {
-        if (lay_out(f, tiles, ring_bytes, workers, whole && workers > FEW_WORKERS / 2) &&
+        if (bt_few_lay_out(f, tiles, ring_bytes, workers, whole && workers > FEW_WORKERS / 2) &&
             rounds_of(f, tiles) <= rounds) {
             best = *f, rounds = rounds_of(f, tiles);
         }
@@ -122,15 +122,15 @@ find_runs(few_call *f, uint32_t tiles, uint32_t ring_bytes, bool whole)
 
 // Can a block make the codes itself, and should it? It reads x by fours, and its scales are those of the weights' blocks.
 static bool
-encodes(const linear_call *c, const bt_linear_args *a, uint32_t block)
+encodes(const linear_call *c, const bt_linear_args *a, uint32_t block, uint32_t most)
 {
     bool fours = a->weights[0]->cols % 4 == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)a->norm % 16 == 0;
 
-    return a->tokens == 1 && fours && a->x != a->y && c->part[0].act_block == block && c->a8_stride <= ENCODES_MAX;
+    return a->tokens == 1 && fours && a->x != a->y && c->part[0].act_block == block && c->a8_stride <= most;
 }
 
-static few_call
-few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
+few_call
+bt_few_call_of(const linear_call *c, const bt_linear_args *a, uint32_t block, uint32_t encodes_max)
 {
     few_call f;
 
@@ -138,7 +138,7 @@ few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
     f.c = *c;
     f.x = a->x, f.norm = a->norm, f.norm_eps = a->norm_eps;
     f.cols = a->weights[0]->cols, f.columns = c->part[0].padded;
-    f.encodes = encodes(c, a, block);
+    f.encodes = encodes(c, a, block, encodes_max);
     f.row_floats = bt_few_rounded((uint32_t)c->a8_stride, 256);
     f.width = f.encodes ? 1 : 8;
     f.sa_width = f.encodes ? 2 : a->tokens > 8 ? 16 : 8;
@@ -147,16 +147,24 @@ few_of(const linear_call *c, const bt_linear_args *a, uint32_t block)
     return f;
 }
 
+uint32_t
+bt_few_share(few_call *f, uint32_t sms, uint32_t *grid)
+{
+    uint32_t step = f->c.paired ? 2 : 1, units = f->c.tiles_all / step;
+
+    *grid = units < sms ? units : sms;
+    f->each = units / *grid, f->more = units % *grid;
+    return (units + *grid - 1) / *grid * step;
+}
+
 template <int BITS, int BLOCK, int NT>
 static bt_err
 launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 {
-    uint32_t step = f->c.paired ? 2 : 1, units = f->c.tiles_all / step, sms = (uint32_t)cuda->sms;
-    uint32_t grid = units < sms ? units : sms, ring = few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)>::bytes, tiles;
+    uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
+    uint32_t ring = few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)>::bytes;
     bt_err err = BT_OK;
 
-    f->each = units / grid, f->more = units % grid;
-    tiles = (units + grid - 1) / grid * step;
     bt_few_outliers(f, tiles);
     if (!find_runs(f, tiles, ring, NT == 1)) {
         return BT_OK;
@@ -208,7 +216,10 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     if (!cuda->few || a->tokens > FEW_TOKENS || m->kind != BT_WEIGHT_INT || m->asymmetric || !are_alike(c)) {
         return BT_OK;
     }
-    f = few_of(c, a, block);
+    if (a->tokens == 1 && ((err = bt_cuda_linear_one(cuda, a, c, taken)) != BT_OK || *taken)) {
+        return err;
+    }
+    f = bt_few_call_of(c, a, block, ENCODES_MAX);
     if (f.segments > 32) {
         return BT_OK;
     }

@@ -72,7 +72,18 @@ bt_copy16(void *to, const void *from, bool there)
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
 }
 
-// Four bytes, likewise.
+// Sixteen bytes, or, where `there` is false, nothing: what lies there stays.
+static __device__ __forceinline__ void
+bt_copy16_if(void *to, const void *from, bool there)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(at),
+        "l"(from), "r"((uint32_t)there));
+}
+
+// Four bytes into shared memory, on their way from now on.
 static __device__ __forceinline__ void
 bt_copy4(void *to, const void *from)
 {

@@ -480,6 +480,66 @@ START_TEST(calls_that_follow_each_other_give_the_bits_of_ref_every_time)
 }
 END_TEST
 
+// What a step of one sequence is made of (linear_one.cuh), and what is nearly that: few tiles, one segment, a column more, a bias.
+static const linear_shape ones[] = {
+    {.part_count = 3, .rows = {4096, 1024, 1024}, .cols = 4096, .norm = true, .outliers = true, .outlier_every = 1000},
+    {.part_count = 1, .rows = {4096}, .cols = 4096, .outliers = true, .epilogue = BT_LINEAR_ADD, .scale = 1.0f},
+    {.part_count = 2,
+     .rows = {14336, 14336},
+     .cols = 4096,
+     .norm = true,
+     .outliers = true,
+     .outlier_every = 1000,
+     .epilogue = BT_LINEAR_SILU_MUL},
+    {.part_count = 1,
+     .rows = {4096},
+     .cols = 14336,
+     .outliers = true,
+     .outlier_every = 1000,
+     .epilogue = BT_LINEAR_ADD,
+     .scale = 0.5f},
+    {.part_count = 3, .rows = {2048, 512, 512}, .cols = 2048, .norm = true},
+    {.part_count = 2,
+     .rows = {8192, 8192},
+     .cols = 2048,
+     .norm = true,
+     .outliers = true,
+     .epilogue = BT_LINEAR_GELU_MUL},
+    {.part_count = 1, .rows = {2048}, .cols = 8192, .outliers = true, .epilogue = BT_LINEAR_ADD, .scale = 1.0f},
+    {.part_count = 1, .rows = {8192}, .cols = 8192, .norm = true, .outliers = true},
+    {.part_count = 2,
+     .rows = {5120, 5120},
+     .cols = 5120,
+     .norm = true,
+     .outliers = true,
+     .epilogue = BT_LINEAR_SILU_MUL},
+    {.part_count = 1, .rows = {5120}, .cols = 13824, .epilogue = BT_LINEAR_ADD, .scale = 1.0f},
+    {.part_count = 1, .rows = {16}, .cols = 1024, .norm = true, .outliers = true},
+    {.part_count = 1, .rows = {2112}, .cols = 3072, .outliers = true},
+    {.part_count = 3, .rows = {4096, 16, 32}, .cols = 3072, .norm = true, .outliers = true},
+    {.part_count = 2, .rows = {32, 32}, .cols = 1024, .outliers = true, .epilogue = BT_LINEAR_SILU_MUL},
+    {.part_count = 1, .rows = {4100}, .cols = 4096, .norm = true, .outliers = true},
+    {.part_count = 1, .rows = {4096}, .cols = 4224, .norm = true, .outliers = true},
+    {.part_count = 1, .rows = {4096}, .cols = 4096, .bias = true, .outliers = true},
+    {.part_count = 1, .rows = {4096}, .cols = 4096, .outliers = true, .softcap = 30.0f},
+    {.part_count = 1, .rows = {4096}, .cols = 16384, .outliers = true},
+};
+#define ONES (sizeof ones / sizeof *ones)
+
+START_TEST(one_token_of_what_models_have_gives_the_bits_of_ref_every_time)
+{
+    linear_shape shape = ones[_i];
+
+    for (uint32_t i = 0; i < shape.part_count; i++) {
+        shape.formats[i] = (bt_format){BT_WEIGHT_INT, 4, false, 128, 128};
+    }
+    shape.tokens = 1, shape.seed = 900 + (uint64_t)_i;
+    if (bt_gpu_takes((uint32_t)_i)) {
+        agree_times(&shape, 20);
+    }
+}
+END_TEST
+
 static Suite *
 suite(void)
 {
@@ -496,6 +556,7 @@ suite(void)
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);
+    bt_gpu_add(s, "one", open_devices, one_token_of_what_models_have_gives_the_bits_of_ref_every_time, ONES);
     bt_gpu_add(s, "chain", open_devices, calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
     return s;
 }

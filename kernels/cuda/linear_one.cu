@@ -35,7 +35,8 @@ is_plain(const few_call *f)
                  f->c.softcap == 0.0f && (f->c.part_count != 2 || f->c.paired);
 
     for (uint32_t i = 0; i < f->c.part_count; i++) {
-        plain &= f->c.part[i].nibbles && f->c.part[i].block == 128 && f->c.part[i].rows % 16 == 0 && f->c.bias[i] == NULL;
+        plain &=
+            f->c.part[i].nibbles && f->c.part[i].block == 128 && f->c.part[i].rows % 16 == 0 && f->c.bias[i] == NULL;
     }
     return plain;
 }
@@ -68,6 +69,8 @@ bt_cuda_linear_one(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     f.segment_inverse = (65536 + f.segments - 1) / f.segments;
     bt_cuda_forget(cuda, a->x);
     pieces = (f.cols + FEW_WORKERS * 128 - 1) / (FEW_WORKERS * 128);
-    error = pieces <= 2 ? go_norm<2>(cuda, &f, grid) : pieces <= 4 ? go_norm<4>(cuda, &f, grid) : go_norm<8>(cuda, &f, grid);
+    error = pieces <= 2   ? go_norm<2>(cuda, &f, grid)
+            : pieces <= 4 ? go_norm<4>(cuda, &f, grid)
+                          : go_norm<8>(cuda, &f, grid);
     return bt_cuda_check(cuda, error, "linear, one token");
 }

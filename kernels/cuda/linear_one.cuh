@@ -39,7 +39,8 @@ static __device__ __forceinline__ one_item
 one_item_at(const few_call &f, uint32_t first, uint32_t tiles, uint32_t n, uint32_t worker)
 {
     const uint8_t *codes = f.c.part[0].codes, *scales = (const uint8_t *)f.c.part[0].scales;
-    uint32_t index = n * f.workers + worker, tile = index * f.segment_inverse >> 16, segment = index - tile * f.segments;
+    uint32_t index = n * f.workers + worker, tile = index * f.segment_inverse >> 16,
+             segment = index - tile * f.segments;
     one_item item;
 
     item.column = segment * SEGMENT, item.count = tile < tiles ? FEW_PIECES : 0;

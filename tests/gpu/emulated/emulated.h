@@ -198,6 +198,13 @@ atomicExch(uint32_t *at, uint32_t v)
 
 template <typename T>
 static inline T
+__ldg(const T *from)
+{
+    return *from;
+}
+
+template <typename T>
+static inline T
 __ldcg(const T *from)
 {
     return *from;

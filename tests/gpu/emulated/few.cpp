@@ -88,6 +88,30 @@ START_TEST(few_tokens_give_the_bits_of_ref)
 }
 END_TEST
 
+// linear_one.cuh, which is not asked for anything but these: each part, a block with more tiles than another, and items for more rounds than one.
+START_TEST(plain_calls_of_one_token_give_the_bits_of_ref)
+{
+    static const linear_shape shapes[] = {
+        {.part_count = 3, .rows = {64, 32, 16}, .cols = 2048, .norm = true, .outliers = true},
+        {.part_count = 2, .rows = {80, 80}, .cols = 4096, .norm = true, .outliers = true, .epilogue = BT_LINEAR_SILU_MUL},
+        {.part_count = 1, .rows = {112}, .cols = 6144, .outliers = true, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+        {.part_count = 1, .rows = {32}, .cols = 14336, .outliers = true, .epilogue = BT_LINEAR_ADD},
+        {.part_count = 1, .rows = {16}, .cols = 1024, .norm = true},
+        {.part_count = 1, .rows = {48}, .cols = 16384, .outliers = true, .outlier_every = 700},
+        {.part_count = 2, .rows = {32, 32}, .cols = 3072, .outliers = true, .epilogue = BT_LINEAR_GELU_MUL},
+        {.part_count = 1, .rows = {512}, .cols = 1024, .norm = true, .outliers = true}};
+    linear_shape s;
+
+    emu_device(_i == 0 ? 3 : 1, 64, 28672, 4096);
+    cuda.few = true;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        s = shapes[i], s.tokens = 1, s.seed = 50 + i;
+        s.formats[0] = s.formats[1] = s.formats[2] = {BT_WEIGHT_INT, 4, false, 128, 128};
+        emu_agrees(&s, run);
+    }
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -97,6 +121,7 @@ main(int argc, char **argv)
         all = all || strcmp(argv[i], "all") == 0;
         emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
     }
+    tcase_add_loop_test(tests, plain_calls_of_one_token_give_the_bits_of_ref, 0, 2);
     tcase_add_loop_test(tests, few_tokens_give_the_bits_of_ref, 0, 2);
     return emu_main(tests);
 }

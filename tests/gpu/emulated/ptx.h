@@ -69,6 +69,14 @@ bt_copy16(void *to, const void *from, bool there)
 }
 
 static inline void
+bt_copy16_if(void *to, const void *from, bool there)
+{
+    if (there) {
+        emu_copy(to, from, 16);
+    }
+}
+
+static inline void
 bt_copy4(void *to, const void *from)
 {
     emu_copy(to, from, 4);

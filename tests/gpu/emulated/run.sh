@@ -64,7 +64,7 @@ driver() {
 translate
 for name in ${drivers:-few wide attention}; do
     case $name in
-    few) driver few "$at"/kernels/cuda/linear_few*.cu tests/kernels/linear_case.c ;;
+    few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one}.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
     attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
     *) echo "no such driver: $name"; exit 2 ;;

@@ -1,5 +1,6 @@
-// bench_cuda [index [decode|layers|wide|others|prompt|half[-layer|-few|-many]|chain [tokens]|attention]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
-// medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache.
+// bench_cuda [index [decode|layers|wide|others|prompt|half[-layer|-few|-many]|chain|attention [tokens,tokens…]]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache. With numbers of tokens decode,
+// layers, wide, others and prompt take those instead of their own, and chain the first of them.
 #include "kernels/bench/bench_cuda.cuh"
 
 #include "kernels/bench/probe.h"
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #define REPLAYS 15
+#define TOKENS_MAX 8192u
 
 bt_device *device;
 bt_cuda *cuda;
@@ -82,26 +84,47 @@ measure_device(const bt_device_options *options)
     printf("{\"test\":\"bf16_product_8192\",\"tflops\":%.0f}\n", bf16_tflops);
 }
 
-// Layers of a step of sequences at 2k: what a step takes but the embedding, the head and the draw.
-static void
-bench_layers(const linear_shape layer[4])
+// Numbers with commas between them, in the place of those that a part has of its own.
+static token_list
+named_tokens(const char *text)
 {
-    static const uint32_t batches[] = {1, 32, 128};
+    token_list l = {{}, 0};
+
+    for (const char *at = text; *at != 0; at += *at == ',') {
+        char *end;
+
+        must(l.count < TOKENS_NAMED_MAX, "so many numbers of tokens?");
+        l.tokens[l.count++] = (uint32_t)strtoul(at, &end, 10);
+        must(end != at && (*end == ',' || *end == 0) && l.tokens[l.count - 1] - 1 < TOKENS_MAX, "tokens?");
+        at = end;
+    }
+    return l;
+}
+
+// Layers of a step of sequences at 2k: what a step takes but the embedding, the head and the draw. First without attention.
+static void
+bench_layers(const linear_shape layer[4], token_list batches)
+{
     const attention_shape llama8 = {32, 8, 128, 0};
+    layer_bench *bench = layer_bench_open(layer, most_of(batches));
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < batches.count; i++) {
         // (a little more than whole splits: who writes the 33rd token behind a prompt of 2,048 has five splits a head, of which one is short)
-        attention_bench *attention = attention_bench_open(&llama8, batches[i], 2080, 1, false);
+        attention_bench *attention = attention_bench_open(&llama8, batches.tokens[i], 2080, 1, false);
 
-        bench_layer("q4 8b", layer, &batches[i], 1, attention);
+        layer_bench_run(bench, "q4 8b", batches.tokens[i], NULL);
+        layer_bench_run(bench, "q4 8b", batches.tokens[i], attention);
         attention_bench_close(attention);
     }
+    layer_bench_close(bench);
 }
 
 int
 main(int argc, char **argv)
 {
-    static const uint32_t few[] = {1, 2, 4, 8, 16}, wide[] = {1, 16, 32, 64, 128, 256}, many[] = {512, 2048, 8192};
+    // Batches of a server are any number: what lies just beyond a tile of 32, 64 or 128 tokens, or leaves four of it uneven, has a point, too.
+    token_list few = {{1, 2, 4, 8, 16}, 5}, wide = {{1, 16, 17, 31, 32, 45, 64, 90, 128, 129, 256}, 11},
+               many = {{512, 2048, 8192}, 3}, batches = {{1, 17, 32, 45, 64, 90, 128}, 7};
     const bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
                     q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};
     const linear_shape square = {"q4", q4, 1, {8192}, 8192, BT_LINEAR_STORE, false, 1000};
@@ -121,52 +144,56 @@ main(int argc, char **argv)
     const linear_shape prompt[] = {{"w8", w8, 1, {14336}, 4096, BT_LINEAR_STORE, false, 0},
                                    {"w8", w8, 1, {4096}, 14336, BT_LINEAR_STORE, false, 0}};
     const char *only = argc > 2 ? argv[2] : "";
+    const token_list named = named_tokens(argc > 3 ? argv[3] : "");
     bt_device_options options;
     bt_device_limits limits;
     bt_why why;
 
+    if (named.count != 0) {
+        few = wide = many = batches = named;
+    }
     memset(&options, 0, sizeof options);
     memset(&limits, 0, sizeof limits);
     options.kind = BT_DEVICE_CUDA;
     options.index = argc > 1 ? (uint32_t)atoi(argv[1]) : 0;
-    limits.tokens = 8192, limits.cols = 28672, limits.rows = 28672, limits.heads = 64, limits.kv_heads = 8;
+    limits.tokens = TOKENS_MAX, limits.cols = 28672, limits.rows = 28672, limits.heads = 64, limits.kv_heads = 8;
     limits.head_dim = 128, limits.context = 65536, limits.block_tokens = 32, limits.sequences = 256;
     measure_device(&options);
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
     cuda = bt_cuda_of(device);
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
     if (strstr("decode", only) != NULL) {
-        bench_linear(&square, few, 5);
+        bench_linear(&square, few);
         for (int i = 0; i < 4; i++) {
-            bench_linear(&layer[i], few, 5);
+            bench_linear(&layer[i], few);
         }
-        bench_linear(&plain, few, 5);
-        bench_linear(&long_rows, few, 5);
-        bench_linear(&crowded[0], few, 5);
-        bench_linear(&crowded[1], few, 5);
-        bench_linear(&head, few, 5);
-        bench_layer("q4 8b", layer, few, 5, NULL);
+        bench_linear(&plain, few);
+        bench_linear(&long_rows, few);
+        bench_linear(&crowded[0], few);
+        bench_linear(&crowded[1], few);
+        bench_linear(&head, few);
+        bench_layer("q4 8b", layer, few);
     }
     if (strstr("layers", only) != NULL) {
-        bench_layers(layer);
+        bench_layers(layer, batches);
     }
     if (strstr("wide", only) != NULL) {
-        bench_linear(&square, wide, 6);
+        bench_linear(&square, wide);
         for (int i = 0; i < 4; i++) {
-            bench_linear(&layer[i], wide, 6);
+            bench_linear(&layer[i], wide);
         }
-        bench_linear(&crowded[0], wide, 6);
-        bench_linear(&crowded[1], wide, 6);
+        bench_linear(&crowded[0], wide);
+        bench_linear(&crowded[1], wide);
     }
     for (int i = 0; i < 3 && strstr("others", only) != NULL; i++) {
-        bench_linear(&others[i], few, 5);
+        bench_linear(&others[i], few);
     }
     for (int i = 0; i < 2 && strstr("prompt", only) != NULL; i++) {
-        bench_linear(&prompt[i], many, 3);
+        bench_linear(&prompt[i], many);
     }
     bench_halves(only);
     if (strstr("chain", only) != NULL) {
-        bench_chains(w8, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
+        bench_chains(w8, named.count != 0 ? named.tokens[0] : 0);
     }
     if (strstr("attention", only) != NULL) {
         bench_attentions();

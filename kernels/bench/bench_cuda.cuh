@@ -26,13 +26,26 @@ typedef struct {
     bool crowded;   // all in a few rows, each with as many as one can have, instead of the same in all
 } linear_shape;
 
-// A line for each of `count` numbers of tokens, rising.
-void bench_linear(const linear_shape *shape, const uint32_t *tokens, int count);
-// The four linear calls of a layer one after the other, as a step queues them; with `attention`, of as many sequences as tokens (one number of
-// them), also with what is between the first two.
+#define TOKENS_NAMED_MAX 32
+
+// Numbers of tokens, one or more.
+typedef struct {
+    uint32_t tokens[TOKENS_NAMED_MAX];
+    int count;
+} token_list;
+
+uint32_t most_of(token_list l);
+// A line for each number of tokens.
+void bench_linear(const linear_shape *shape, token_list tokens);
+// The same of the four linear calls of a layer in a row.
+void bench_layer(const char *name, const linear_shape shapes[4], token_list tokens);
+// They, one after the other as a step queues them, of up to `most` tokens.
+typedef struct layer_bench layer_bench;
 typedef struct attention_bench attention_bench;
-void bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count,
-                 attention_bench *attention);
+layer_bench *layer_bench_open(const linear_shape shapes[4], uint32_t most);
+void layer_bench_close(layer_bench *b);
+// A line. With `attention`, of as many sequences as tokens, also what is between the first two; NULL: without.
+void layer_bench_run(layer_bench *b, const char *name, uint32_t tokens, attention_bench *attention);
 // Seconds of what goes before a call, of `count` such calls.
 double prologue_seconds(const bt_linear_args *args, int count);
 

@@ -54,7 +54,8 @@ bench_product(uint64_t rows, uint64_t cols, uint64_t tokens)
 void
 bench_halves(const char *only)
 {
-    static const uint32_t few[] = {1, 2, 8, 16, 32, 64, 128}, many[] = {129, 256, 512, 2048, 8192};
+    static const token_list few = {{1, 2, 8, 16, 32, 64, 128}, 7}, most = {{1, 2, 8, 16, 32, 64}, 6},
+                            many = {{129, 256, 512, 2048, 8192}, 5};
     static const uint64_t products[4][2] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
     const bt_format bf16 = {BT_WEIGHT_BF16, 0, false, 0, 0}, f16 = {BT_WEIGHT_F16, 0, false, 0, 0};
     const linear_shape layer[4] = {{"bf16 8b qkv", bf16, 3, {4096, 1024, 1024}, 4096, BT_LINEAR_STORE, true, 0},
@@ -65,18 +66,18 @@ bench_halves(const char *only)
     const linear_shape head = {"bf16 8b head", bf16, 1, {128256}, 4096, BT_LINEAR_STORE, true, 0};
 
     if (strstr("half-layer", only) != NULL) {
-        bench_layer("bf16 8b", layer, few, 7, NULL);
-        bench_layer("bf16 8b", layer, many, 5, NULL);
+        bench_layer("bf16 8b", layer, few);
+        bench_layer("bf16 8b", layer, many);
     }
     for (int i = 0; i < 4 && strstr("half-few", only) != NULL; i++) {
-        bench_linear(&layer[i], few, 7);
+        bench_linear(&layer[i], few);
     }
     if (strstr("half-few", only) != NULL) {
-        bench_linear(&down, few, 7);
-        bench_linear(&head, few, 6);
+        bench_linear(&down, few);
+        bench_linear(&head, most);
     }
     for (int i = 0; i < 4 && strstr("half-many", only) != NULL; i++) {
-        bench_linear(&layer[i], many, 5);
+        bench_linear(&layer[i], many);
     }
     for (int i = 0; i < 4 && strstr("half-many", only) != NULL && cuda->cublas != NULL; i++) {
         bench_product(products[i][0], products[i][1], 2048);

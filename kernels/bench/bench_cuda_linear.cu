@@ -170,14 +170,21 @@ prologue_seconds(const bt_linear_args *args, int count)
     return seconds_of(queue_prologues, &p, count);
 }
 
+uint32_t
+most_of(token_list l)
+{
+    return *std::max_element(l.tokens, l.tokens + l.count);
+}
+
 void
-bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
+bench_linear(const linear_shape *shape, token_list list)
 {
     double peak = shape->format.kind == BT_WEIGHT_INT ? int8_tops : bf16_tflops;
+    const uint32_t *tokens = list.tokens;
     linear_bench b;
 
-    linear_bench_init(&b, shape, tokens[count - 1]);
-    for (int i = 0; i < count; i++) {
+    linear_bench_init(&b, shape, most_of(list));
+    for (int i = 0; i < list.count; i++) {
         double all, before, operations = 0;
 
         b.args.tokens = tokens[i];
@@ -196,11 +203,12 @@ bench_linear(const linear_shape *shape, const uint32_t *tokens, int count)
     linear_bench_fini(&b);
 }
 
-typedef struct {
+struct layer_bench {
     linear_bench calls[4];
     attention_bench *attention; // NULL: none
     int layers, rounds;
-} layer_bench;
+    double bytes; // of a layer's weights
+};
 
 // What a call is told of the one that reads what it writes, as an engine tells it.
 static bt_linear_next
@@ -232,37 +240,57 @@ queue_layers(void *arg)
     }
 }
 
-void
-bench_layer(const char *name, const linear_shape shapes[4], const uint32_t *tokens, int count,
-            attention_bench *attention)
+layer_bench *
+layer_bench_open(const linear_shape shapes[4], uint32_t most)
 {
-    static layer_bench b;
-    double bytes = 0;
+    layer_bench *b = (layer_bench *)calloc(1, sizeof *b);
 
-    b.layers = COPIES_MAX;
+    must(b != NULL, "memory");
+    b->layers = COPIES_MAX;
     for (int call = 0; call < 4; call++) {
-        linear_bench_init(&b.calls[call], &shapes[call], tokens[count - 1]);
-        b.layers = std::min(b.layers, b.calls[call].copies);
-        bytes += (double)b.calls[call].bytes;
+        linear_bench_init(&b->calls[call], &shapes[call], most);
+        b->layers = std::min(b->layers, b->calls[call].copies);
+        b->bytes += (double)b->calls[call].bytes;
     }
-    b.rounds = (LAYERS_LEAST + b.layers - 1) / b.layers;
-    b.calls[1].args.y = b.calls[3].args.y = b.calls[0].x; // the residual stream
-    b.calls[2].args.x = b.calls[0].x, b.calls[3].args.x = b.calls[2].y;
-    for (int i = 0; i < count * (attention != NULL ? 2 : 1); i++) {
-        uint32_t count_now = tokens[i % count];
-        double s;
+    b->rounds = (LAYERS_LEAST + b->layers - 1) / b->layers;
+    b->calls[1].args.y = b->calls[3].args.y = b->calls[0].x; // the residual stream
+    b->calls[2].args.x = b->calls[0].x, b->calls[3].args.x = b->calls[2].y;
+    return b;
+}
 
-        b.attention = i < count ? NULL : attention;
-        for (int call = 0; call < 4; call++) {
-            b.calls[call].args.tokens = count_now;
-        }
-        s = seconds_of(queue_layers, &b, b.layers * b.rounds);
-        printf("{\"test\":\"layer\",\"shape\":\"%s\",\"attention\":%s,\"tokens\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
-               "hbm\":%.2f}\n",
-               name, i < count ? "false" : "true", count_now, s * 1e6, bytes / s * 1e-9, bytes / s * 1e-9 / hbm_gb);
-        fflush(stdout);
-    }
+void
+layer_bench_close(layer_bench *b)
+{
     for (int call = 0; call < 4; call++) {
-        linear_bench_fini(&b.calls[call]);
+        linear_bench_fini(&b->calls[call]);
     }
+    free(b);
+}
+
+void
+layer_bench_run(layer_bench *b, const char *name, uint32_t tokens, attention_bench *attention)
+{
+    double s;
+
+    b->attention = attention;
+    for (int call = 0; call < 4; call++) {
+        b->calls[call].args.tokens = tokens;
+    }
+    s = seconds_of(queue_layers, b, b->layers * b->rounds);
+    printf("{\"test\":\"layer\",\"shape\":\"%s\",\"attention\":%s,\"tokens\":%u,\"us\":%.1f,\"gb_per_s\":%.0f,\"of_"
+           "hbm\":%.2f}\n",
+           name, attention != NULL ? "true" : "false", tokens, s * 1e6, b->bytes / s * 1e-9,
+           b->bytes / s * 1e-9 / hbm_gb);
+    fflush(stdout);
+}
+
+void
+bench_layer(const char *name, const linear_shape shapes[4], token_list tokens)
+{
+    layer_bench *b = layer_bench_open(shapes, most_of(tokens));
+
+    for (int i = 0; i < tokens.count; i++) {
+        layer_bench_run(b, name, tokens.tokens[i], NULL);
+    }
+    layer_bench_close(b);
 }

@@ -63,7 +63,7 @@ wide_pair_row(const wide_call &w, const float *partials, const float *outliers, 
     if (row < c.part[0].rows && token < c.tokens) {
         float4 up = wide_half<N>(w, partials, outliers, 1, row, in + WIDE_ROWS / 2, token);
 
-        r = wide_pair(c, wide_half<N>(w, partials, outliers, 0, row, in, token), up);
+        r = wide_pair(c, wide_half<N>(w, partials, outliers, 0, row, in, token), up, c.tokens - token);
         if (w.leaves.write) {
             const float none[4] = {};
 

@@ -209,15 +209,16 @@ wide_gate_any(float4 r, bool silu)
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
+// `count` of them, or all, are of tokens that there are: what is computed for others is no reason to go by the rare path.
 static __device__ __forceinline__ float4
-wide_gate(float4 r, bool silu)
+wide_gate(float4 r, bool silu, uint32_t count)
 {
     const float v[4] = {r.x, r.y, r.z, r.w};
     uint32_t most = 0;
 
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        most = max(most, (bt_bits_of_float(v[i]) & 0x7fffffffu) - BT_SILU_LEAST);
+    for (uint32_t i = 0; i < 4; i++) {
+        most = max(most, i < count ? (bt_bits_of_float(v[i]) & 0x7fffffffu) - BT_SILU_LEAST : 0);
     }
     return silu && most <= BT_SILU_MOST - BT_SILU_LEAST
                ? make_float4(bt_silu_within(v[0]), bt_silu_within(v[1]), bt_silu_within(v[2]), bt_silu_within(v[3]))
@@ -279,11 +280,11 @@ wide_values_both(const wide_call &w, const float *partials, const wide_row &row,
     }
 }
 
-// Of gates and their partners.
+// Of gates and their partners, of which `count` are wanted, or all.
 static __device__ __forceinline__ float4
-wide_pair(const linear_call &c, float4 gate, float4 up)
+wide_pair(const linear_call &c, float4 gate, float4 up, uint32_t count)
 {
-    float4 v = wide_gate(gate, c.epilogue == BT_LINEAR_SILU_MUL);
+    float4 v = wide_gate(gate, c.epilogue == BT_LINEAR_SILU_MUL, count);
 
     return make_float4(v.x * up.x, v.y * up.y, v.z * up.z, v.w * up.w);
 }
@@ -320,24 +321,25 @@ static __device__ __forceinline__ void
 wide_finish_both(const wide_call &w, const float *partials, const wide_row &row, const wide_row &up, uint32_t token)
 {
     const linear_call &c = w.c;
-    uint32_t first = blockIdx.y * N + token, left = c.tokens - first;
+    uint32_t first = blockIdx.y * N + token, left = min(c.tokens - first, N - token);
+    const uint32_t count[2] = {left, left > WIDE_BOTH ? left - WIDE_BOTH : 0};
     float *y = c.y + first * c.y_stride + row.to;
     float old[2][4];
     float4 r[2], more[2];
 
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        wide_old(c, y + i * WIDE_BOTH * c.y_stride, left > i * WIDE_BOTH ? left - i * WIDE_BOTH : 0, old[i]);
+        wide_old(c, y + i * WIDE_BOTH * c.y_stride, count[i], old[i]);
     }
     wide_values_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token, r);
     if (c.paired) {
         wide_values_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token, more);
-        r[0] = wide_pair(c, r[0], more[0]);
-        r[1] = wide_pair(c, r[1], more[1]);
+        r[0] = wide_pair(c, r[0], more[0], count[0]);
+        r[1] = wide_pair(c, r[1], more[1], count[1]);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        wide_store(c, y + i * WIDE_BOTH * c.y_stride, left > i * WIDE_BOTH ? left - i * WIDE_BOTH : 0, r[i], old[i]);
+        wide_store(c, y + i * WIDE_BOTH * c.y_stride, count[i], r[i], old[i]);
     }
 }
 
@@ -392,7 +394,7 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
                 float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
 
                 if (c.paired) {
-                    r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token));
+                    r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token), count);
                 }
                 wide_store(c, y, count, r, old);
             }

@@ -103,9 +103,28 @@ wants_tall(const bt_cuda *cuda, const linear_call *c)
     return c->tokens <= 16 || (c->padded <= WIDE_RUN * SEGMENT && rows <= sms && rows * 2 > sms);
 }
 
+// The tile of linear_wide_between.cu that is right for this call; 0: it is one of the others. As few tiles as there must be, and they as small as
+// can be.
+static uint32_t
+tile_between(const linear_call *c)
+{
+    static const uint32_t tiles[] = {24, 32, 48, 64, 80, 96, 112, 128};
+    const bt_cuda_matrix *m = &c->part[0];
+    uint32_t count = (c->tokens + 127) / 128, each = (c->tokens + count - 1) / count, i = 0;
+
+    if (!m->nibbles || m->asymmetric || m->block != 128) {
+        return 0;
+    }
+    while (tiles[i] < each) {
+        i++;
+    }
+    return tiles[i] == 32 || tiles[i] == 64 || tiles[i] == 128 ? 0 : tiles[i];
+}
+
 bt_err
 bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c, bt_cuda_leaves *leaves)
 {
+    uint32_t between = tile_between(c);
     wide_call w;
     cudaError_t error;
 
@@ -115,6 +134,7 @@ bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c, bt_cuda_leaves *leaves)
     w.leaves = *leaves;
     turn(cuda, &w);
     error = wants_tall(cuda, c)  ? bt_cuda_wide_tall(cuda, &w)
+            : between != 0       ? bt_cuda_wide_between(cuda, &w, between)
             : c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w)
                                  : bt_cuda_wide_bytes(cuda, &w);
     *leaves = w.leaves;

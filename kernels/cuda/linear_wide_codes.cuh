@@ -12,7 +12,7 @@ static __device__ __forceinline__ bool
 wide_leaves(const wide_call &w)
 {
     static_assert(WIDE_FOURS != 4 || (BLOCK != 0 && !ASYM), "what wide_half adds up");
-    return WIDE_FOURS == 4 && N == 32 && w.leaves.to.a8 != NULL;
+    return WIDE_FOURS == 4 && N > 16 && w.leaves.to.a8 != NULL;
 }
 
 // Four neighbouring lanes with four numbers each: lane i gets the i-th of all.
@@ -74,7 +74,7 @@ wide_pair_row(const wide_call &w, const float *partials, const float *outliers, 
 }
 
 // Sixteen threads take the rows of two tiles, four tokens each, as in wide_finish, and then, of one of those tokens, four rows: what lies side
-// by side for the next call. `largest`: shared memory, a word for each token and two tiles.
+// by side for the next call. `largest`: shared memory, a word for each of 32 tokens and two tiles.
 template <int N>
 static __device__ __forceinline__ void
 wide_leave(const wide_call &w, const float *partials, const float *outliers, uint32_t *largest, uint32_t thread)
@@ -97,12 +97,12 @@ wide_leave(const wide_call &w, const float *partials, const float *outliers, uin
     amax = max(amax, __shfl_xor_sync(all, amax, 4));
     amax = max(amax, __shfl_xor_sync(all, amax, 8));
     if (thread % 16 < 4) {
-        largest[group * N + token] = amax;
+        largest[group * 32 + token] = amax;
     }
     bt_bar_sync(WIDE_WORKERS_MEET, WIDE_WORKERS);
 #pragma unroll
     for (uint32_t i = 0; i < groups; i++) {
-        amax = max(amax, largest[i * N + token]);
+        amax = max(amax, largest[i * 32 + token]);
     }
     if (token >= w.c.tokens) {
         return;

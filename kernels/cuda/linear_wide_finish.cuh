@@ -351,8 +351,8 @@ static __device__ __forceinline__ void
 wide_finish(const wide_call &w, const float *partials, const float *outliers, uint32_t rank, uint32_t thread)
 {
     const linear_call &c = w.c;
-    const uint32_t fours = N / 4 < 16 ? N / 4 : 16, at_once = WIDE_WORKERS / 16 / fours; // tiles
-    const bool once = N / 4 <= 16;                                                       // a row's tokens in one go
+    const uint32_t fours = N <= 16 ? 4 : N <= 32 ? 8 : 16, at_once = WIDE_WORKERS / 16 / fours; // tiles
+    const bool once = N / 4 <= 16; // a row's tokens in one go
     uint32_t first, tiles = wide_share(w, rank, &first), first_token = blockIdx.y * N;
     uint32_t t = thread / 16 / fours, own_token = thread / 16 % fours * 4;
     bool met = !once;
@@ -372,7 +372,7 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
         if (c.paired && t < tiles) {
             up = wide_row_of<BITS, BLOCK, ASYM, N>(w, outliers, first + t + WIDE_TILES / 2, tiles + t, thread % 16);
         }
-        row.there = row.there && first_token + own_token < c.tokens;
+        row.there = row.there && own_token < N && first_token + own_token < c.tokens;
         if (once && row.there) {
             wide_old(c, c.y + (first_token + own_token) * c.y_stride + row.to, c.tokens - first_token - own_token, old);
         }

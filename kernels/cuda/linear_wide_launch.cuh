@@ -148,7 +148,7 @@ go(bt_cuda *cuda, wide_call *w)
         return cudaErrorNotSupported;
     }
     share(w);
-    if (WIDE_FOURS != 4 || N != 32 || w->c.groups != 1 || !w->c.paired) {
+    if (WIDE_FOURS != 4 || N <= 16 || w->c.groups != 1 || !w->c.paired) {
         w->leaves.to.a8 = NULL;
     }
     return bt_cuda_go_clustered(cuda, wide_kernel<BITS, BLOCK, ASYM, N>,

@@ -126,7 +126,7 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *
         if (ends) {
 #pragma unroll
             for (int p = 0; p < pieces; p++) {
-                if (N >= 32 || lane % 8 * 4 < N) {
+                if (p * 32 + lane % 8 * 4 < N) {
                     *(float4 *)(sums + (now.pass * 4 + lane / 8) * (N + 4) + p * 32 + lane % 8 * 4) =
                         now.count != 0 ? o[p] : wide_nothing();
                 }

@@ -47,9 +47,10 @@ typedef struct {
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
 bool bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *maps);
-// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads, up to 16 with N = 16)
-// and of 8.
+// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads, N = 16, 24 or 32, or with
+// 128 rows and n = 24, 48, 80, 96 or 112) and of 8.
 cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
+cudaError_t bt_cuda_wide_between(bt_cuda *cuda, wide_call *w, uint32_t n);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
 
@@ -95,7 +96,7 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
 template <int N> struct wide_registers {
     static const bool tall = WIDE_FOURS == 4;
     static const int workers = tall ? 96 : 216, others = tall ? 88 : 72;
-    static const int columns = N == 128 ? 2 : N == 64 ? 4 : 8, columns_late = 8;
+    static const int columns = N > 64 ? 2 : N > 32 ? 4 : 8, columns_late = 8;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -7,5 +7,7 @@
 cudaError_t
 bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w)
 {
-    return w->c.tokens > 16 ? go<4, 128, false, 32>(cuda, w) : go<4, 128, false, 16>(cuda, w);
+    return w->c.tokens > 24   ? go<4, 128, false, 32>(cuda, w)
+           : w->c.tokens > 16 ? go<4, 128, false, 24>(cuda, w)
+                              : go<4, 128, false, 16>(cuda, w);
 }

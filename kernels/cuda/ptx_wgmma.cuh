@@ -142,13 +142,21 @@ bt_wgmma_there(int32_t *d)
         "+r"(d[i + 7])
 #define BT_D16(d, i) BT_D8(d, i), BT_D8(d, (i) + 8)
 #define BT_D32(d, i) BT_D16(d, i), BT_D16(d, (i) + 16)
+#define BT_D12(d) BT_D8(d, 0), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
+#define BT_D24(d) BT_D16(d, 0), BT_D8(d, 16)
+#define BT_D40(d) BT_D32(d, 0), BT_D8(d, 32)
+#define BT_D48(d) BT_D32(d, 0), BT_D16(d, 32)
+#define BT_D56(d) BT_D48(d), BT_D8(d, 48)
 #define BT_D64(d) BT_D32(d, 0), BT_D32(d, 32)
 #define BT_P8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define BT_P16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define BT_P32 BT_P16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define BT_P64                                                                                                         \
-    BT_P32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
-           "%57,%58,%59,%60,%61,%62,%63"
+#define BT_P12 BT_P8 ",%8,%9,%10,%11"
+#define BT_P16 BT_P12 ",%12,%13,%14,%15"
+#define BT_P24 BT_P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define BT_P32 BT_P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define BT_P40 BT_P32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define BT_P48 BT_P40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define BT_P56 BT_P48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define BT_P64 BT_P56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 
 // Operands after d's: A (four registers, or a descriptor), B, whether to add.
 #define BT_WGMMA_A4(N, types, places, a0, a1, a2, a3, desc, more, d)                                                   \
@@ -169,20 +177,29 @@ template <int N, bool UNSIGNED>
 static __device__ __forceinline__ void
 bt_wgmma(int32_t *d, const uint32_t a[4], uint64_t b, int add)
 {
+    static_assert(!UNSIGNED || N == 32 || N == 64, "32 or 64 tokens, of symmetric formats also others");
     if constexpr (N == 16) {
-        static_assert(N != 16 || !UNSIGNED, "16 tokens: of symmetric formats");
         BT_WGMMA_A4(16, "s8.s8", BT_P8, "%8", "%9", "%10", "%11", "%12", "%13", BT_D8(d, 0));
+    } else if constexpr (N == 24) {
+        BT_WGMMA_A4(24, "s8.s8", BT_P12, "%12", "%13", "%14", "%15", "%16", "%17", BT_D12(d));
     } else if constexpr (N == 32 && UNSIGNED) {
         BT_WGMMA_A4(32, "u8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
     } else if constexpr (N == 32) {
         BT_WGMMA_A4(32, "s8.s8", BT_P16, "%16", "%17", "%18", "%19", "%20", "%21", BT_D16(d, 0));
+    } else if constexpr (N == 48) {
+        BT_WGMMA_A4(48, "s8.s8", BT_P24, "%24", "%25", "%26", "%27", "%28", "%29", BT_D24(d));
     } else if constexpr (N == 64 && UNSIGNED) {
         BT_WGMMA_A4(64, "u8.s8", BT_P32, "%32", "%33", "%34", "%35", "%36", "%37", BT_D32(d, 0));
+    } else if constexpr (N == 80) {
+        BT_WGMMA_A4(80, "s8.s8", BT_P40, "%40", "%41", "%42", "%43", "%44", "%45", BT_D40(d));
+    } else if constexpr (N == 96) {
+        BT_WGMMA_A4(96, "s8.s8", BT_P48, "%48", "%49", "%50", "%51", "%52", "%53", BT_D48(d));
+    } else if constexpr (N == 112) {
+        BT_WGMMA_A4(112, "s8.s8", BT_P56, "%56", "%57", "%58", "%59", "%60", "%61", BT_D56(d));
     } else if constexpr (N == 128) {
-        static_assert(N != 128 || !UNSIGNED, "asymmetric formats take 64 tokens at most");
         BT_WGMMA_A4(128, "s8.s8", BT_P64, "%64", "%65", "%66", "%67", "%68", "%69", BT_D64(d));
     } else {
-        static_assert(N == 64, "16, 32, 64 or 128 tokens");
+        static_assert(N == 64, "a number of tokens that is above");
         BT_WGMMA_A4(64, "s8.s8", BT_P32, "%32", "%33", "%34", "%35", "%36", "%37", BT_D32(d, 0));
     }
 }

@@ -192,6 +192,8 @@ static const chain_shape shapes[] = {
     {17, 1024, 8650, true, true, true, 1, 20, true},
     {23, 4096, 8576, false, false, false, 0.5f, 0, true},
     {33, 256, 8704, true, false, false, 1, 0, true},
+    {45, 4096, 1088, false, false, false, 0.5f, 0, true},
+    {90, 256, 4400, true, true, true, 1, 20, true},
     {16, 256, 8704, true, false, false, 1, 0, true},
 };
 #define SHAPES (int)(sizeof shapes / sizeof *shapes)

@@ -266,6 +266,30 @@ START_TEST(many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_re
 }
 END_TEST
 
+// The last tokens of a tile are not there, of each width of tiles, and of two tiles.
+static const uint32_t tile_tokens[] = {19, 33, 45, 48, 65, 90, 96, 97, 129, 161, 192, 193};
+#define TILE_TOKENS (sizeof tile_tokens / sizeof *tile_tokens)
+
+START_TEST(tiles_that_are_not_full_give_the_bits_of_ref)
+{
+    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+    linear_shape shapes[] = {
+        {.part_count = 3, .formats = {f, f, f}, .rows = {144, 17, 33}, .cols = 4160, .scale = 1.0f, .softcap = 20.0f},
+        {.part_count = 2, .formats = {f, f}, .rows = {200, 200}, .cols = 576, .norm = true, .bias = true},
+        {.part_count = 1, .formats = {f}, .rows = {1100}, .cols = 4160, .epilogue = BT_LINEAR_ADD, .scale = 0.5f},
+    };
+
+    shapes[1].epilogue = BT_LINEAR_SILU_MUL;
+    for (uint32_t i = 0; i < 3; i++) {
+        shapes[i].tokens = tile_tokens[_i], shapes[i].seed = 900 + (uint64_t)_i * 3 + i;
+        shapes[i].outliers = i != 1 || _i % 2 == 0;
+        if (bt_gpu_takes((uint32_t)_i + i)) {
+            agree_times(&shapes[i], 3);
+        }
+    }
+}
+END_TEST
+
 START_TEST(a_head_of_many_rows_gives_the_bits_of_ref)
 {
     static const uint32_t tokens[] = {17, 70};
@@ -553,6 +577,7 @@ suite(void)
     bt_gpu_add(s, "many wide", open_devices, many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
     bt_gpu_add(s, "tall many", open_devices, tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
     bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 2);
+    bt_gpu_add(s, "tiles", open_devices, tiles_that_are_not_full_give_the_bits_of_ref, TILE_TOKENS);
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);

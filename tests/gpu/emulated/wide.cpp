@@ -114,7 +114,7 @@ START_TEST(many_tokens_give_the_bits_of_ref)
                                         {BT_WEIGHT_INT, 8, false, 0, 0},
                                         {BT_WEIGHT_INT, 8, false, 0, 128},
                                         {BT_WEIGHT_INT, 4, false, 64, 64}};
-    static const uint32_t tokens[] = {17, 32, 33, 64, 70, 129, 9, 16};
+    static const uint32_t tokens[] = {17, 32, 33, 64, 70, 90, 100, 129, 9, 16};
 
     emu_device(ways[_i].sms, 320, 5248, 4096);
     cuda.wide = true;
@@ -123,11 +123,11 @@ START_TEST(many_tokens_give_the_bits_of_ref)
         emu_clusters[i] = i == 1 ? 132 : ways[_i].clustered / i;
     }
     for (uint32_t f = 0; f < sizeof formats / sizeof *formats; f++) {
-        for (uint32_t t = 0; t < 8; t++) {
-            bool sample = (t == 0 && (f == 0 || (f == 3 && _i == 0))) || (t == 7 && f == 0);
+        for (uint32_t t = 0; t < 10; t++) {
+            bool sample = (t == 0 && (f == 0 || (f == 3 && _i == 0))) || (t == 9 && f == 0);
 
-            if ((all ? f == 0 || (t + f) % 3 == 0 : sample) && (t < 6 || (formats[f].bits == 4 && !formats[f].asymmetric))) {
-                cases(formats[f], tokens[t], f * 8 + t);
+            if ((all ? f == 0 || (t + f) % 3 == 0 : sample) && (t < 8 || (formats[f].bits == 4 && !formats[f].asymmetric))) {
+                cases(formats[f], tokens[t], f * 10 + t);
             }
         }
     }

@@ -84,7 +84,7 @@ args_of(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
     a.to.floats = w->format.kind != BT_WEIGHT_INT;
     a.to.order = order;
     a.to.a8 = cuda->a8, a.to.sa = cuda->sa, a.to.normed = cuda->normed;
-    a.to.sums = order != BT_A8_ROWS || w->format.asymmetric ? cuda->sums : NULL;
+    a.to.sums = w->format.asymmetric ? cuda->sums : NULL;
     a.to.a8_stride = bt_cuda_a8_columns(w->cols), a.to.sa_stride = bt_cuda_sa_stride(cuda, l->tokens);
     return a;
 }

@@ -421,12 +421,21 @@ stream_pays(const bt_cuda *cuda, size_t items)
     return items >= 3 * (size_t)cuda->sms;
 }
 
+// Where there are fewer: are warps that share a head faster than a block's that share units of tiles?
+static bool
+meeting_pays(const bt_cuda *cuda, const attention_call *c)
+{
+    return c->a.head_dim == 128 && cuda->splits >= 4;
+}
+
 bt_err
 bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
 {
     attention_call c = *call;
     size_t items = (size_t)cuda->step.single_count * c.a.kv_heads * cuda->splits;
-    bool few = c.group <= 8 && items <= (size_t)cuda->sms;
+    bool few = c.group <= 8 && items <= (size_t)cuda->sms, streams = bt_cuda_attention_streams(cuda, call),
+         many = stream_pays(cuda, items) || !cuda->decode;
+    bt_err err;
 
     c.single_count = cuda->step.single_count;
     c.singles = c.single_count == cuda->tokens ? NULL : cuda->step.at.singles;
@@ -438,12 +447,10 @@ bt_cuda_attention_decode(bt_cuda *cuda, const attention_call *call)
     if (bt_cuda_attention_is_single(cuda, &c, items)) {
         return bt_cuda_attention_single(cuda, &c);
     }
-    if (bt_cuda_attention_streams(cuda, &c) && (stream_pays(cuda, items) || !cuda->decode)) {
-        bt_err err;
-
-        if (bt_cuda_attention_meet(cuda, &c, &err)) {
-            return err;
-        }
+    if (streams && (many || meeting_pays(cuda, &c)) && bt_cuda_attention_meet(cuda, &c, &err)) {
+        return err;
+    }
+    if (streams && many) {
         c.merge_apart = cuda->splits > MERGE_BY_WARP;
         err = bt_cuda_attention_stream(cuda, &c, items);
         return err == BT_OK && c.merge_apart ? bt_cuda_merge_apart(cuda, &c) : err;

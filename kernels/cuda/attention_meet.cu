@@ -190,8 +190,9 @@ __launch_bounds__(D::threads, D::blocks_each) meet_kernel(const __grid_constant_
 
 // How many warps of a block share a (sequence, KV head); 0: it is runs that are right. As many as the longest has splits, or half as many where
 // it has eight: a block of eight warps is a multiprocessor's only one, which is right where there are about as many heads as those.
-// Blocks that do not fit at once follow one another, which also evens out sequences of unequal lengths. With fewer heads than
-// multiprocessors there are blocks for, runs use more of them; and they merge most cheaply what has more than eight splits. `splits` is a power of
+// Blocks that do not fit at once follow one another, which also evens out sequences of unequal lengths. Of 64 dims, with fewer heads than
+// multiprocessors there are blocks for, runs use more of them (of 128 what a head's warps save at the start and in the merge is more); and they
+// merge most cheaply what has more than eight splits. `splits` is a power of
 // two (cuda.cuh): of another number a head's warps would lie in two blocks and wait for each other for ever.
 template <typename D>
 static uint32_t
@@ -204,7 +205,7 @@ warps_sharing(const bt_cuda *cuda, const attention_call &c)
         return 0;
     }
     if (D::warps == 8) {
-        return cuda->splits == 8 && heads <= sms && heads * 4 >= sms * 3 ? 8 : 0;
+        return cuda->splits == 8 && heads <= sms && (D::dims == 128 || heads * 4 >= sms * 3) ? 8 : 0;
     }
     return cuda->splits < 8 ? cuda->splits : heads > sms ? 4 : 0;
 }

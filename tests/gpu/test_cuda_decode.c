@@ -90,6 +90,23 @@ START_TEST(long_contexts_give_the_bits_of_the_cpu)
 }
 END_TEST
 
+// Fewer heads than multiprocessors, each with up to eight splits or four: eight or four warps of a block.
+START_TEST(few_heads_of_some_splits_give_the_bits_of_the_cpu)
+{
+    attention_case c = {.heads = _i == 0 ? 16 : 8,
+                        .kv_heads = _i == 1 ? 1 : 8,
+                        .head_dim = _i == 2 ? 64 : 128,
+                        .rope_dims = _i == 2 ? 64 : 128,
+                        .block_tokens = 32,
+                        .sequences = 4,
+                        .lengths = {_i == 1 ? 1990 : 4090, 2100, 700, 20},
+                        .seed = 70 + (uint64_t)_i};
+
+    c.lengths[1] = _i == 1 ? 1025 : c.lengths[1];
+    check_case(&c, 5, 1);
+}
+END_TEST
+
 START_TEST(poison_shows_where_the_cpu_shows_it)
 {
     attention_case c = {.heads = 4u << _i % 3,
@@ -130,6 +147,7 @@ main(void)
     add(suite, "dim256", any_group_and_head_dim_gives_the_bits_of_the_cpu, 32, 48);
     add(suite, "ragged", ragged_batches_give_the_bits_of_the_cpu, 0, 3);
     add(suite, "long", long_contexts_give_the_bits_of_the_cpu, 0, 2);
+    add(suite, "few heads", few_heads_of_some_splits_give_the_bits_of_the_cpu, 0, 3);
     add(suite, "poison", poison_shows_where_the_cpu_shows_it, 0, 6);
     return bt_gpu_run(suite);
 }

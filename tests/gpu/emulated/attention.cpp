@@ -240,7 +240,7 @@ main(int argc, char **argv)
         all = all || strcmp(argv[i], "all") == 0;
         emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
     }
-    cuda.sms = 132, cuda.single = cuda.streams = cuda.meets = cuda.decode = true;
+    cuda.sms = 132, cuda.shared_max = 227 * 1024, cuda.single = cuda.streams = cuda.meets = cuda.decode = true;
     tcase_add_loop_test(tests, tokens_one_at_a_time_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
     tcase_add_test(tests, every_kernel_was_called);
     return emu_main(tests);

@@ -15,9 +15,12 @@ bt_let_next(void)
 
 template <typename... P, typename... A>
 static inline cudaError_t
-bt_cuda_go_clustered(bt_cuda *, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, uint32_t cluster,
+bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, uint32_t cluster,
                      A &&...args)
 {
+    if (shared > cuda->shared_max) {
+        return cudaErrorInvalidValue;
+    }
     emu_run(grid, block, shared, cluster, [&]() { kernel(args...); });
     return cudaSuccess;
 }

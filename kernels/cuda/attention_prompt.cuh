@@ -97,13 +97,21 @@ prompt_sum(const float l[4])
     return (a[0] + a[2]) + (a[1] + a[3]);
 }
 
-// Register 2h + e of tiles 4b … 4b + 3: four neighbouring dims from 32 b + 8t + 4e on, of row g + 8h.
-template <int DIM>
-static __device__ __forceinline__ float4
-prompt_four(const float acc[DIM / 8][4], int b, int i)
-{
-    return make_float4(acc[b * 4][i], acc[b * 4 + 1][i], acc[b * 4 + 2][i], acc[b * 4 + 3][i]);
-}
+// Which dims a lane's acc are, by pieces of four neighbours: the dim of a piece's first, and the piece of row g + 8h. Here register 2h + e of
+// tiles 4b … 4b + 3 is piece 2b + e, whose dims begin at 32 b + 8t + 4e.
+struct prompt_pieces {
+    static __device__ __forceinline__ uint32_t at(int piece)
+    {
+        return piece / 2 * 32 + threadIdx.x % 4 * 8 + piece % 2 * 4;
+    }
+
+    template <int DIM> static __device__ __forceinline__ float4 of(const float acc[DIM / 8][4], int piece, int h)
+    {
+        int b = piece / 2, i = h * 2 + piece % 2;
+
+        return make_float4(acc[b * 4][i], acc[b * 4 + 1][i], acc[b * 4 + 2][i], acc[b * 4 + 3][i]);
+    }
+};
 
 // Four neighbouring floats; `wide`: at addresses of sixteen bytes.
 static __device__ __forceinline__ void
@@ -123,7 +131,7 @@ prompt_read(const float *from, bool wide)
 }
 
 // total ∪= this split of one row: the running total lies in `out`, where each thread reads only what it wrote itself.
-template <int DIM>
+template <int DIM, typename PIECES>
 static __device__ __forceinline__ void
 prompt_merge(const attention_call &c, const prompt_item &item, prompt_total &total, const prompt_row &row, int h,
              float m, float sum, uint32_t split, const float acc[DIM / 8][4])
@@ -133,51 +141,50 @@ prompt_merge(const attention_call &c, const prompt_item &item, prompt_total &tot
     bool wide = ((size_t)c.a.out / 4 | c.a.out_stride) % 4 == 0;
     float most = before && total.m > m ? total.m : m, a = bt_ref_exp2(total.m - most), b = bt_ref_exp2(m - most);
     float *out = c.a.out + (size_t)(item.row + n / c.group) * c.a.out_stride +
-                 (size_t)(item.kv_head * c.group + n % c.group) * DIM + threadIdx.x % 4 * 8;
+                 (size_t)(item.kv_head * c.group + n % c.group) * DIM;
     float inverse;
 
     total.l = before ? fmaf(total.l, a, sum * b) : sum;
     total.m = most;
     inverse = last ? 1.0f / total.l : 1.0f;
 #pragma unroll
-    for (int first = 0; first < DIM / 16; first += 4) { // pieces of four dims: piece 2b + e
-        float4 y[4];
+    for (int first = 0; first < DIM / 16; first += 4) {
+        float4 y[4]; // (never left without a value: ptxas would keep places for them in all of the loop around)
 
 #pragma unroll
-        for (int j = 0; before && j < 4; j++) { // all on their way before the first is needed
-            y[j] = prompt_read(out + (first + j) / 2 * 32 + j % 2 * 4, wide);
+        for (int j = 0; j < 4; j++) { // all on their way before the first is needed
+            y[j] = before ? prompt_read(out + PIECES::at(first + j), wide) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float4 x = prompt_four<DIM>(acc, (first + j) / 2, h * 2 + j % 2);
+            float4 x = PIECES::template of<DIM>(acc, first + j, h);
 
             if (before) {
                 x.x = fmaf(y[j].x, a, x.x * b), x.y = fmaf(y[j].y, a, x.y * b);
                 x.z = fmaf(y[j].z, a, x.z * b), x.w = fmaf(y[j].w, a, x.w * b);
             }
             x.x *= inverse, x.y *= inverse, x.z *= inverse, x.w *= inverse;
-            prompt_store(out + (first + j) / 2 * 32 + j % 2 * 4, x, wide);
+            prompt_store(out + PIECES::at(first + j), x, wide);
         }
     }
 }
 
 // One split for itself, as prompt_merge_kernel reads it.
-template <int DIM>
+template <int DIM, typename PIECES>
 static __device__ __forceinline__ void
 prompt_keep(const attention_call &c, const prompt_item &item, int h, float m, float sum, bool seen,
             const float acc[DIM / 8][4])
 {
-    uint32_t t = threadIdx.x % 4, n = prompt_row_index(h);
+    uint32_t n = prompt_row_index(h);
     size_t at = (size_t)(item.row + n / c.group) * c.a.heads + item.kv_head * c.group + n % c.group;
     float *to = c.partials + (at * c.splits + item.split) * (BT_PARTIAL_HEAD + DIM);
 
-    if (t == 0) {
+    if (threadIdx.x % 4 == 0) {
         to[BT_PARTIAL_MAX] = m, to[BT_PARTIAL_SUM] = sum, to[BT_PARTIAL_SEEN] = seen ? 1.0f : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < DIM / 16; j++) {
-        *(float4 *)(to + BT_PARTIAL_HEAD + j / 2 * 32 + t * 8 + j % 2 * 4) =
-            prompt_four<DIM>(acc, j / 2, h * 2 + j % 2);
+        *(float4 *)(to + BT_PARTIAL_HEAD + PIECES::at(j)) = PIECES::template of<DIM>(acc, j, h);
     }
 }
 
@@ -195,9 +202,9 @@ prompt_row_of(const attention_call &c, const prompt_item &item, uint32_t n)
     return row;
 }
 
-template <int DIM>
+template <int DIM, typename PIECES>
 static __device__ __forceinline__ void
-prompt_end_split(const attention_call &c, const prompt_item &item, prompt_shared<DIM> &s, prompt_state &state,
+prompt_end_split(const attention_call &c, const prompt_item &item, prompt_total totals[2], prompt_state &state,
                  const prompt_row rows[2], uint32_t split, float acc[DIM / 8][4])
 {
     float m[2];
@@ -210,9 +217,9 @@ prompt_end_split(const attention_call &c, const prompt_item &item, prompt_shared
             prompt_first(rows[h]) < (split + 1) * BT_ATTENTION_SPLIT && rows[h].end > split * BT_ATTENTION_SPLIT;
 
         if (prompt_row_index(h) < item.rows && c.splits != 0) {
-            prompt_keep<DIM>(c, item, h, m[h], sum, seen, acc);
+            prompt_keep<DIM, PIECES>(c, item, h, m[h], sum, seen, acc);
         } else if (prompt_row_index(h) < item.rows && seen) {
-            prompt_merge<DIM>(c, item, s.totals[threadIdx.x][h], rows[h], h, m[h], sum, split, acc);
+            prompt_merge<DIM, PIECES>(c, item, totals[h], rows[h], h, m[h], sum, split, acc);
         }
 #pragma unroll
         for (int b = 0; b < 4; b++) {
@@ -245,7 +252,7 @@ prompt_tile(const attention_call &c, const prompt_shared<DIM> &s, const prompt_s
 
     prompt_scores<DIM>(s, stage, magic, dot);
     if (ANY) {
-        prompt_weigh_any(state, stage.scales, c.a.softcap, rows, tile, dot, weights);
+        prompt_weigh_any(state, stage.scales, 1.0f, c.a.softcap, rows, tile, dot, weights);
     } else if (whole) {
         prompt_weigh<false>(state, stage.scales, rows, tile, dot, weights);
     } else {
@@ -367,10 +374,11 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
         if (at.strange) {
             prompt_walk<DIM, true>(c, s, state, rows, low, high, to, at, acc);
         }
-        prompt_end_split<DIM>(c, item, s, state, rows, split, acc);
+        prompt_end_split<DIM, prompt_pieces>(c, item, s.totals[threadIdx.x], state, rows, split, acc);
     }
     if (c.splits != 0 && item.first / 64 * 64 >= item.split * BT_ATTENTION_SPLIT + BT_ATTENTION_SPLIT) {
-        prompt_end_split<DIM>(c, item, s, state, rows, item.split, acc); // nobody saw any of it
+        prompt_end_split<DIM, prompt_pieces>(c, item, s.totals[threadIdx.x], state, rows, item.split,
+                                             acc); // nobody saw any of it
     }
 }
 

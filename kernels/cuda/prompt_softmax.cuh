@@ -259,10 +259,10 @@ prompt_weigh(prompt_state &s, const prompt_scales &scales, const prompt_row rows
     }
 }
 
-// The same for any numbers, in the specification's own steps.
+// The same for any numbers, in the specification's own steps. K's scales are scales.k · unit, a power of two.
 static __device__ __forceinline__ void
-prompt_weigh_any(prompt_state &s, const prompt_scales &scales, float softcap, const prompt_row rows[2], uint32_t tile,
-                 const int32_t dot[8][4], prompt_weights &out)
+prompt_weigh_any(prompt_state &s, const prompt_scales &scales, float unit, float softcap, const prompt_row rows[2],
+                 uint32_t tile, const int32_t dot[8][4], prompt_weights &out)
 {
     uint32_t t = threadIdx.x % 4;
     float u[8][4], own_m[2], w[2], corr[2], scale[2];
@@ -281,7 +281,7 @@ prompt_weigh_any(prompt_state &s, const prompt_scales &scales, float softcap, co
             float sum = __int_as_float(dot[j / 4 * 2 + j % 4 / 2][h * 2 + j % 2]) - BT_ROUND_MAGIC;
             float &x = prompt_at(u, h, j / 4, j % 4);
 
-            x = fmaf(sum, scales.k[in_tile], 0.0f);
+            x = fmaf(sum, scales.k[in_tile] * unit, 0.0f);
             x = softcap > 0 ? bt_ref_softcap(x * factor, softcap) : x;
             largest = prompt_sees(rows[h], tile, (int)in_tile) && x > largest ? x : largest;
         }

@@ -50,6 +50,9 @@ attention_row(const attention_case *c, uint32_t sequence, uint32_t position, flo
         row[i] = draw(c->seed, sequence, position, i) * (i < q_dims + k_dims ? size : 1);
         row[i] *= i % 13 == 5 ? 3.0f : 1.0f; // a few larger dims
     }
+    for (uint32_t i = 0; position < c->hollow && i < k_dims; i += 7) {
+        row[q_dims + k_dims + i] = 0.0f;
+    }
     if (c->poison > 0 && position % c->poison == c->poison - 1) {
         row[q_dims + (position / c->poison % 2 == 0 ? k_dims : 0) + 1] = position % 3 == 0 ? INFINITY : NAN;
     }

@@ -115,6 +115,18 @@ emu_barrier(uint32_t id, uint32_t threads, bool wait)
     }
 }
 
+bool
+emu_any(bool yes)
+{
+    emu_slot *s = &emu_all[emu_s];
+    uint32_t turn = emu_self()->or_times++ % 3;
+
+    s->any[turn] |= yes;
+    s->any[(turn + 1) % 3] = false; // of the last but one, which all have read before they came to the last
+    emu_barrier(0, emu_threads, true);
+    return s->any[turn];
+}
+
 void
 emu_cluster_arrive(void)
 {
@@ -162,7 +174,7 @@ start_fiber(emu_slot *s, uint32_t i)
 {
     emu_fiber *f = &s->fibers[i];
 
-    f->begun = f->done = false;
+    f->begun = f->done = false, f->or_times = 0;
     f->copies.clear(), f->copy_groups.clear(), f->stores.clear(), f->products.clear(), f->product_groups.clear();
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = s->stacks + (size_t)i * STACK, f->context.uc_stack.ss_size = STACK;
@@ -187,7 +199,7 @@ start_block(uint32_t slot, uint64_t block, uint32_t rank)
     s->index.z = (uint32_t)(block / emu_grid_dim.x / emu_grid_dim.y);
     memset(s->memory, 0xff, emu_shared_bytes + GUARD); // NaN, −1
     memset(s->warps, 0, sizeof s->warps), memset(s->meetings, 0, sizeof s->meetings);
-    memset(&s->cluster, 0, sizeof s->cluster);
+    memset(&s->cluster, 0, sizeof s->cluster), memset(s->any, 0, sizeof s->any);
     for (uint32_t i = 0; i < emu_threads; i++) {
         start_fiber(s, i);
     }

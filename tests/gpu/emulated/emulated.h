@@ -53,10 +53,18 @@ void emu_barrier(uint32_t id, uint32_t threads, bool wait); // bar.sync, bar.arr
 uint32_t *emu_words(uint32_t lane);                         // 16 words of a lane, until the next but one time they meet
 uint32_t emu_shuffle(uint32_t v, uint32_t from);
 
+bool emu_any(bool yes); // all of a block are here, and one of them says so
+
 static inline void
 __syncthreads(void)
 {
     emu_barrier(0, emu_block_dim.x, true);
+}
+
+static inline int
+__syncthreads_or(int yes)
+{
+    return emu_any(yes != 0);
 }
 
 static inline void
@@ -138,6 +146,12 @@ static inline bool
 __any_sync(uint32_t, bool yes)
 {
     return __ballot_sync(0, yes) != 0;
+}
+
+static inline bool
+__all_sync(uint32_t, bool yes)
+{
+    return __ballot_sync(0, yes) == 0xffffffffu;
 }
 
 // ---- memory ----
@@ -235,6 +249,12 @@ emu_as(From v)
 #define __float_as_uint(v) emu_as<uint32_t>((float)(v))
 
 static inline int
+__vimax3_s32(int a, int b, int c)
+{
+    return max(max(a, b), c);
+}
+
+static inline int
 __ffs(int v)
 {
     return __builtin_ffs(v);
@@ -270,6 +290,7 @@ __byte_perm(uint32_t a, uint32_t b, uint32_t s)
 // ---- what launchers ask ----
 
 #define cudaGetLastError() cudaSuccess
+#define cudaFuncGetAttributes(attributes, kernel) ((void)(attributes), cudaSuccess)
 #define cudaFuncSetAttribute(kernel, what, value) ((void)(value), cudaSuccess)
 #define cudaOccupancyMaxActiveClusters(n, kernel, config) (*(n) = emu_clusters[(config)->gridDim.x], cudaSuccess)
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, kernel, threads, bytes)                                       \

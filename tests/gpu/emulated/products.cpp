@@ -31,13 +31,24 @@ emu_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32
     memcpy(d, r, 16);
 }
 
-// A byte of a matrix of rows of 128 bytes, swizzled.
-static int8_t
-byte_at(uint64_t desc, uint32_t row, uint32_t k)
+// Where a byte of a matrix lies.
+static uint32_t
+place_of(uint64_t desc, uint32_t row, uint32_t k)
 {
-    uint32_t at = (uint32_t)desc * 16 + row * 128 + k;
+    uint32_t first = (uint32_t)desc * 16, at = first + row * 128 + k, at_64 = first + row * 64 + k;
 
-    return (int8_t)emu_shared[at ^ (at >> 7 & 7) << 4];
+    if ((desc & EMU_SIXTEENS) != 0) {
+        return first + row / 8 * 256 + k / 16 * 128 + row % 8 * 16 + k % 16;
+    }
+    return (desc & EMU_ROWS_64) != 0 ? at_64 ^ (at_64 >> 7 & 3) << 4 : at ^ (at >> 7 & 7) << 4;
+}
+
+static int
+byte_at(uint64_t desc, uint32_t row, uint32_t k, bool is_unsigned)
+{
+    uint8_t byte = emu_shared[place_of(desc, row, k)];
+
+    return is_unsigned ? byte : (int8_t)byte;
 }
 
 static void
@@ -45,14 +56,14 @@ multiply(const emu_product &p)
 {
     uint32_t g = emu_now % 32 / 4, t = emu_now % 4, first = emu_now / 32 % 4 * 16;
 
-    if (p.b * 16 + p.n * 128 > emu_shared_bytes || (p.shared && p.a_desc * 16 + 64 * 128 > emu_shared_bytes)) {
+    if (place_of(p.b, p.n - 1, 31) >= emu_shared_bytes || (p.shared && place_of(p.a_desc, 63, 31) >= emu_shared_bytes)) {
         emu_fail("a product of what lies beyond shared memory");
     }
     for (uint32_t half = 0; half < 2; half++) {
         int a[32];
 
         for (uint32_t k = 0; k < 32; k++) {
-            a[k] = p.shared       ? byte_at(p.a_desc, first + g + half * 8, k)
+            a[k] = p.shared       ? byte_at(p.a_desc, first + g + half * 8, k, p.a_unsigned)
                    : p.a_unsigned ? p.a[half][k]
                                   : (int8_t)p.a[half][k];
         }
@@ -60,7 +71,7 @@ multiply(const emu_product &p)
             int32_t *d = &p.d[i / 2 * 4 + half * 2 + i % 2], sum = p.add ? *d : 0;
 
             for (uint32_t k = 0; k < 32; k++) {
-                sum += a[k] * byte_at(p.b, i / 2 * 8 + t * 2 + i % 2, k);
+                sum += a[k] * byte_at(p.b, i / 2 * 8 + t * 2 + i % 2, k, p.b_unsigned);
             }
             *d = sum;
         }
@@ -68,9 +79,10 @@ multiply(const emu_product &p)
 }
 
 void
-emu_gmma(uint32_t n, int32_t *d, const uint32_t *a, uint64_t a_desc, uint64_t b, int add, bool a_unsigned)
+emu_gmma(uint32_t n, int32_t *d, const uint32_t *a, uint64_t a_desc, uint64_t b, int add, bool a_unsigned,
+         bool b_unsigned)
 {
-    emu_product p = {n, d, {}, a == NULL, a_unsigned, a_desc, b, add};
+    emu_product p = {n, d, {}, a == NULL, a_unsigned, b_unsigned, a_desc, b, add};
     uint32_t lane = emu_now % 32, *mine = emu_words(lane), *all = emu_words(0);
 
     if (a != NULL) {

@@ -24,7 +24,11 @@ uint8_t *emu_memory_at(uint32_t at); // of any block of the cluster
 void emu_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4], bool a_unsigned,
              bool b_unsigned);
 // wgmma: A from registers, or where a is NULL from shared memory.
-void emu_gmma(uint32_t n, int32_t *d, const uint32_t *a, uint64_t a_desc, uint64_t b, int add, bool a_unsigned);
+void emu_gmma(uint32_t n, int32_t *d, const uint32_t *a, uint64_t a_desc, uint64_t b, int add, bool a_unsigned,
+              bool b_unsigned = false);
+// How a matrix in shared memory lies, in its descriptor: rows of 128 bytes or of 64, swizzled, or sixteens of bytes in eights.
+#define EMU_ROWS_64 ((uint64_t)1 << 62)
+#define EMU_SIXTEENS ((uint64_t)2 << 62)
 void emu_gmma_commit(void);
 void emu_gmma_wait(uint32_t left);
 
@@ -139,6 +143,18 @@ static inline float
 bt_mul_sat(float a, float b)
 {
     return emu_saturated(a * b);
+}
+
+static inline uint32_t
+emu_byte(float v)
+{
+    return v > 0 ? (uint32_t)rintf(min(v, 255.0f)) : 0;
+}
+
+static inline uint32_t
+bt_round_u8(float a, float b, float c, float d)
+{
+    return emu_byte(a) | emu_byte(b) << 8 | emu_byte(c) << 16 | emu_byte(d) << 24;
 }
 
 static inline float
@@ -365,6 +381,24 @@ static inline uint64_t
 bt_wgmma_rows(uint32_t at)
 {
     return at / 16;
+}
+
+static inline uint64_t
+bt_wgmma_rows_64(uint32_t at)
+{
+    return at / 16 | EMU_ROWS_64;
+}
+
+static inline uint64_t
+bt_wgmma_same(uint32_t at)
+{
+    return at / 16 | EMU_SIXTEENS;
+}
+
+static inline void
+bt_wgmma_start(int32_t *d, uint64_t x)
+{
+    emu_gmma(64, d, NULL, x, x, 0, true, true);
 }
 
 static inline void

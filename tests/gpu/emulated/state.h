@@ -17,7 +17,7 @@ typedef struct {
     uint32_t n;
     int32_t *d;
     uint8_t a[2][32]; // rows g and g + 8
-    bool shared, a_unsigned;
+    bool shared, a_unsigned, b_unsigned;
     uint64_t a_desc, b;
     int add;
 } emu_product;
@@ -26,7 +26,7 @@ typedef struct {
     ucontext_t context;
     jmp_buf at;
     bool begun, done;
-    uint32_t cluster_seen;
+    uint32_t cluster_seen, or_times;
     std::vector<emu_one_copy> copies, stores;
     std::vector<std::vector<emu_one_copy>> copy_groups;
     std::vector<emu_product> products;
@@ -57,6 +57,7 @@ typedef struct {
     emu_phases *barriers; // [EMU_SHARED / 8]
     emu_warp_state warps[EMU_THREADS / 32];
     emu_meeting meetings[16], cluster;
+    bool any[3]; // of __syncthreads_or, by turns
 } emu_slot;
 
 extern emu_slot emu_all[EMU_SLOTS];

@@ -15,7 +15,8 @@
 #define LAYERS 4u
 #define BLOCK 32u
 #define COLS ((HEADS + 2 * KV_HEADS) * DIM)
-#define CHUNK 2048u
+#define CHUNK 2048u // tokens of a step that writes a prefix
+#define STEP_MAX 8192u
 
 static bt_device *device;
 static bt_cuda *cuda;
@@ -175,7 +176,7 @@ main(int argc, char **argv)
     replays = argc > 1 ? atoi(argv[1]) : replays;
     options.kind = BT_DEVICE_CUDA;
     options.index = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
-    limits.tokens = CHUNK, limits.cols = HEADS * DIM, limits.rows = COLS, limits.heads = HEADS;
+    limits.tokens = STEP_MAX, limits.cols = HEADS * DIM, limits.rows = COLS, limits.heads = HEADS;
     limits.kv_heads = KV_HEADS, limits.head_dim = DIM, limits.context = 32768 + CHUNK, limits.block_tokens = BLOCK;
     limits.sequences = 8;
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
@@ -187,6 +188,9 @@ main(int argc, char **argv)
     bench(1, 32768 - 512, 512);
     bench(1, 32768 - 128, 128);
     bench(1, 32768 - 32, 32);
+    bench(4, 0, 2048);
+    bench(1, 0, 8192);
+    bench(1, 32768 - 8192, 8192);
     bt_device_close(device);
     return 0;
 }

@@ -24,12 +24,18 @@ static bt_err
 attend(bt_cuda *cuda, attention_call c)
 {
     uint32_t count = cuda->step.tile_count, rows = cuda->step.tile_tokens * c.a.heads;
+    uint32_t blocks;
     cudaError_t error;
 
     static_assert(sizeof(prompt_shared<DIM>) <= BT_CUDA_SHARED_LEAST, "it runs on every GPU");
     c.splits = splits_apart(cuda, c);
-    error = bt_cuda_go(cuda, prompt_kernel<DIM>, dim3(count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1)),
-                       dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c, cuda->step.at.tiles);
+    blocks = count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1);
+    if (bt_cuda_wants_squad(cuda, c)) {
+        error = bt_cuda_squad(cuda, c, blocks);
+    } else {
+        error = bt_cuda_go(cuda, prompt_kernel<DIM>, dim3(blocks), dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c,
+                           cuda->step.at.tiles);
+    }
     if (error == cudaSuccess && c.splits != 0) {
         error = bt_cuda_go(cuda, prompt_merge_kernel<DIM>, dim3(count, (rows + 7) / 8), dim3(32, 8), 0, c,
                            cuda->step.at.tiles);

@@ -183,6 +183,21 @@ bt_min_nan(float a, float b)
     return a;
 }
 
+// Four numbers rounded to bytes, half to even, within 0 … 255 (a NaN: 0), `a` the lowest: one instruction for two of them.
+static __device__ __forceinline__ uint32_t
+bt_round_u8(float a, float b, float c, float d)
+{
+    uint32_t r;
+
+    asm("{.reg .s32 i, j; cvt.rni.s32.f32 i, %1; cvt.rni.s32.f32 j, %2; cvt.pack.sat.u8.s32.b32 %0, j, i, 0;}"
+        : "=r"(r)
+        : "f"(c), "f"(d));
+    asm("{.reg .s32 i, j; cvt.rni.s32.f32 i, %1; cvt.rni.s32.f32 j, %2; cvt.pack.sat.u8.s32.b32 %0, j, i, %0;}"
+        : "+r"(r)
+        : "f"(a), "f"(b));
+    return r;
+}
+
 // 1 / x to within an ulp, for a normal x whose reciprocal is normal.
 static __device__ __forceinline__ float
 bt_reciprocal(float x)

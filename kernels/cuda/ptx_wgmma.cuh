@@ -107,6 +107,20 @@ bt_wgmma_rows(uint32_t at)
     return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
 
+// Rows of 64 bytes in the 64-byte swizzle, eight of them 512 bytes, likewise.
+static __device__ __forceinline__ uint64_t
+bt_wgmma_rows_64(uint32_t at)
+{
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)32 << 32 | (uint64_t)2 << 62;
+}
+
+// 64 rows of 32 bytes, of which all sixteens are the same: in whatever order they are read.
+static __device__ __forceinline__ uint64_t
+bt_wgmma_same(uint32_t at)
+{
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)8 << 16 | (uint64_t)16 << 32;
+}
+
 static __device__ __forceinline__ void
 bt_wgmma_fence(void)
 {
@@ -165,9 +179,9 @@ bt_wgmma_there(int32_t *d)
                  "}, " desc ", p;}"                                                                                    \
                  : d                                                                                                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define BT_WGMMA_SHARED(N, places, from, desc, more, d)                                                                \
+#define BT_WGMMA_SHARED(N, types, places, from, desc, more, d)                                                         \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " more ", 0;"                                                          \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 {" places "}, " from ", " desc ", p;}"          \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." types " {" places "}, " from ", " desc ", p;}"      \
                  : d                                                                                                   \
                  : "l"(a), "l"(b), "r"(add))
 
@@ -210,13 +224,29 @@ static __device__ __forceinline__ void
 bt_wgmma_shared(int32_t *d, uint64_t a, uint64_t b, int add)
 {
     if constexpr (N == 32) {
-        BT_WGMMA_SHARED(32, BT_P16, "%16", "%17", "%18", BT_D16(d, 0));
+        BT_WGMMA_SHARED(32, "s8.s8", BT_P16, "%16", "%17", "%18", BT_D16(d, 0));
     } else if constexpr (N == 64) {
-        BT_WGMMA_SHARED(64, BT_P32, "%32", "%33", "%34", BT_D32(d, 0));
+        BT_WGMMA_SHARED(64, "s8.s8", BT_P32, "%32", "%33", "%34", BT_D32(d, 0));
     } else {
         static_assert(N == 128, "32, 64 or 128 tokens");
-        BT_WGMMA_SHARED(128, BT_P64, "%64", "%65", "%66", BT_D64(d));
+        BT_WGMMA_SHARED(128, "s8.s8", BT_P64, "%64", "%65", "%66", BT_D64(d));
     }
+}
+
+#define BT_O8(d, i)                                                                                                    \
+    "=r"(d[i]), "=r"(d[i + 1]), "=r"(d[i + 2]), "=r"(d[i + 3]), "=r"(d[i + 4]), "=r"(d[i + 5]), "=r"(d[i + 6]),        \
+        "=r"(d[i + 7])
+#define BT_O32(d) BT_O8(d, 0), BT_O8(d, 8), BT_O8(d, 16), BT_O8(d, 24)
+
+// d [32] = x · x, u8, of the 64 × 32 bytes that are both A and B: what other products are added to. What was in d
+// is not kept for it.
+static __device__ __forceinline__ void
+bt_wgmma_start(int32_t *d, uint64_t x)
+{
+    const uint64_t a = x, b = x;
+    const int add = 0;
+
+    BT_WGMMA_SHARED(64, "u8.u8", BT_P32, "%32", "%33", "%34", BT_O32(d));
 }
 
 #endif

@@ -290,7 +290,6 @@ __byte_perm(uint32_t a, uint32_t b, uint32_t s)
 // ---- what launchers ask ----
 
 #define cudaGetLastError() cudaSuccess
-#define cudaFuncGetAttributes(attributes, kernel) ((void)(attributes), cudaSuccess)
 #define cudaFuncSetAttribute(kernel, what, value) ((void)(value), cudaSuccess)
 #define cudaOccupancyMaxActiveClusters(n, kernel, config) (*(n) = emu_clusters[(config)->gridDim.x], cudaSuccess)
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, kernel, threads, bytes)                                       \

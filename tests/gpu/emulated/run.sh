@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/emulated/run.sh BUILD [all] [DRIVER…]: kernels run by a CPU (README.md), built in BUILD/emulated with the libraries of a build
-# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, older, attention (default: all four).
+# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, older, attention, prompt (default: all five).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1") here=tests/gpu/emulated how="" drivers="" failed=0
@@ -62,12 +62,13 @@ driver() {
 }
 
 translate
-for name in ${drivers:-few wide older attention}; do
+for name in ${drivers:-few wide older attention prompt}; do
     case $name in
     few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one}.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
     older) driver older "$at"/kernels/cuda/linear.cu tests/kernels/linear_case.c ;;
     attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
+    prompt) driver prompt "$at"/kernels/cuda/attention_{prompt,squad}.cu tests/kernels/attention_case.c ;;
     *) echo "no such driver: $name"; exit 2 ;;
     esac
 done

@@ -9,7 +9,7 @@ def rates(*names):
     found = {}
     for name in names:
         with open(f'{sys.argv[1]}/{name}.jsonl') as lines:
-            found |= {(p['test'], p['batch']): p['tokens_per_s'] for p in map(json.loads, lines)}
+            found |= {(p['test'], p['batch']): p['tokens_per_s'] for p in map(json.loads, lines) if p['test'] != 'pp' or p['depth'] == 0}
     return found
 
 

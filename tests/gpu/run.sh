@@ -213,7 +213,7 @@ engine() {
     local model=/tmp/baton-llama-8b.gguf begin=$SECONDS common code=0
     common=(--device cuda:0 --set engine.hasty_weights=true --repeat 1 --json)
     bin/baton synth llama-8b $model --type q8_0 >"$out/synth.log" 2>&1 || { line "synth llama-8b" 1 $((SECONDS - begin)) ""; return; }
-    timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 1,4 \
+    timeout 100 bin/baton bench engine $model --weights w8 "${common[@]}" --set engine.chunk_tokens=8192 --pp 2048 --tg 0 --batch 1,4 --depth 0,6144 \
         >"$out/engine-w8.jsonl" 2>"$out/engine-w8.log" || code=$?
     line "8B w8, prefill" $code $((SECONDS - begin)) "$(figures "$out/engine-w8.jsonl")"
     code=0 begin=$SECONDS
@@ -248,9 +248,10 @@ half() {
         >"$out/engine-bf16-$1.jsonl" 2>"$out/engine-bf16-$1.log"
 }
 
-figures() { # batch and tok/s of each line, share of the limit
+figures() { # batch, what lies before, and tok/s of each line, share of the limit
     python3 -c 'import json, sys
-print("; ".join("%d at a time: %.0f tok/s (%.0f %%)" % (p["batch"], p["tokens_per_s"], 100 * p["of_limit"]) for p in map(json.loads, open(sys.argv[1]))))' "$1"
+print("; ".join("%d at a time%s: %.0f tok/s (%.0f %%)" % (p["batch"], " behind %d" % p["depth"] if p["depth"] else "", p["tokens_per_s"], 100 * p["of_limit"])
+                for p in map(json.loads, open(sys.argv[1]))))' "$1"
 }
 
 [ $# -gt 0 ] || set -- tests errors models cluster kernels engine

@@ -66,7 +66,7 @@ attend(bt_device *device, const bt_attention_args *a)
         }
     }
     lay_out(&s, a);
-    cuda.splits = 2, cuda.sms = calls % 2 != 0 ? 132 : 1; // (of either form)
+    cuda.splits = 2, cuda.sms = calls % 2 != 0 ? 132 : 1, cuda.shared_max = 227 * 1024; // (of either form)
     c = call_of(&cuda, a);
     c.positions = s.positions.data(), c.tables = s.tables.data(), c.blocks = s.blocks.data();
     c.q8 = s.q8.data(), c.q_scale = s.q_scale.data();
@@ -129,6 +129,7 @@ static const struct {
     {128, 8, 2, 32, 0, 128, false, false, 0, 200, 0, 0, 256, {1100}},
     {128, 4, 1, 32, 0, 128, false, false, 0, 10, 90, 0, 300, {640, 33}},
     {256, 4, 1, 32, 0, 256, false, false, 0, 1, 0, 0, 100, {140}},
+    {128, 16, 2, 16, 600, 128, false, false, 0, 1, 0, 0, 2000, {1100, 40, 530}}, // groups of 8, one long, one short
 };
 #define CASES (int)(sizeof cases / sizeof *cases)
 #define CASES_ALWAYS 8

@@ -26,7 +26,7 @@ bt_let_next(void)
 #endif
 }
 
-// Queues `kernel` on the device's stream, which may be being recorded. Dynamic shared memory beyond 48 KiB is asked for here, a launch at a
+// Queues `kernel` on the device's stream, which may be being recorded. Shared memory beyond 48 KiB is asked for here, a launch at a
 // time: what a kernel may have is the process's, and another engine on this GPU may ask for less meanwhile. More than shared_max is refused,
 // as an older GPU would (BATON_CUDA_AS). Blocks of neighbouring x are clusters of `cluster` (1 below sm_90).
 template <typename... P, typename... A>
@@ -36,7 +36,8 @@ bt_cuda_go_clustered(bt_cuda *cuda, void (*kernel)(P...), dim3 grid, dim3 block,
 {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
-    bool large = shared > 48 * 1024;
+    bool large =
+        shared > 40 * 1024; // the 48 KiB that need no asking are of both kinds, and a kernel has some of its own
     cudaError_t error = shared <= cuda->shared_max ? cudaSuccess : cudaErrorInvalidValue;
 
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

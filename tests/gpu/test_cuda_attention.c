@@ -147,6 +147,14 @@ static const attention_case prompts[] = {
      .lengths = {700},
      .size = 10,
      .hollow = 64},
+    {.heads = 64, // so many blocks of threads that splits follow each other, with a window, in small blocks
+     .kv_heads = 8,
+     .head_dim = 128,
+     .rope_dims = 128,
+     .block_tokens = 16,
+     .window = 600,
+     .sequences = 3,
+     .lengths = {1100, 40, 530}},
 };
 enum { PROMPTS = sizeof prompts / sizeof *prompts };
 

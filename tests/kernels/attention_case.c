@@ -180,7 +180,7 @@ run_step(bt_device *device, const attention_case *c, attention_world *w, uint8_t
 {
     uint32_t dims = c->head_dim, cols = (c->heads + 2 * c->kv_heads) * dims, pairs = c->rope_dims / 2,
              out_cols = c->heads * dims;
-    size_t qkv_stride = cols + 5, out_stride = out_cols + 3;
+    size_t qkv_stride = cols + 5, out_stride = out_cols + (st->rows % 2 != 0 ? 3 : 0); // 0: as steps have it
     size_t qkv_bytes = st->rows * qkv_stride * 4, out_bytes = st->rows * out_stride * 4,
            angle_bytes = (size_t)st->rows * pairs * 4;
     float *qkv = malloc(qkv_bytes), *out = malloc(out_bytes), *qkv_there, *out_there, *cosines, *sines;

@@ -66,8 +66,8 @@ kv_scale(uint32_t amax_bits, float *inverse)
 // Prompts (attention_prompt.cu): the step's tiles, whose queries share keys.
 bool bt_cuda_prompt_takes(const attention_call &c);
 bt_err bt_cuda_attend_prompt(bt_cuda *cuda, const attention_call &c);
-// The same by warpgroups (attention_squad.cu), heads of 128 and more than a split of keys: as many blocks of threads as attention_prompt.cuh
-// takes.
+// The same by warpgroups (attention_squad.cu), heads of 128 where the step's longest sequence, of whatever kind, has more than a split of keys:
+// as many blocks of threads as attention_prompt.cuh takes.
 bool bt_cuda_wants_squad(const bt_cuda *cuda, const attention_call &c);
 cudaError_t bt_cuda_squad(bt_cuda *cuda, const attention_call &c, uint32_t blocks);
 // And what comes before it: K and V into the cache, Q kept aside. With `singles` the tokens of the other sequences, too.

@@ -21,23 +21,28 @@ float_of_code(int code)
     return __int_as_float(BT_ROUND_MAGIC_BITS + code) - BT_ROUND_MAGIC;
 }
 
-// Numbered barriers: workers alone, and helpers behind workers.
+// Numbered barriers.
+#define FEW_WORKERS_MEET 1 // workers alone
+#define FEW_FACTOR 2       // (one_codes.cuh) the norm's factor is there, of workers and the first helper
+#define FEW_CODES_THERE 3  // helpers behind workers
+#define FEW_X_THERE 4      // (one_codes.cuh) x is in shared memory, of workers and the first helper
+
 static __device__ __forceinline__ void
 workers_sync(const few_call &f)
 {
-    bt_bar_sync(1, f.workers * 32);
+    bt_bar_sync(FEW_WORKERS_MEET, f.workers * 32);
 }
 
 static __device__ __forceinline__ void
 workers_are_ready(const few_call &f)
 {
-    bt_bar_arrive(3, (f.workers + f.helpers) * 32);
+    bt_bar_arrive(FEW_CODES_THERE, (f.workers + f.helpers) * 32);
 }
 
 static __device__ __forceinline__ void
 wait_for_workers(const few_call &f)
 {
-    bt_bar_sync(3, (f.workers + f.helpers) * 32);
+    bt_bar_sync(FEW_CODES_THERE, (f.workers + f.helpers) * 32);
 }
 
 // Helpers alone, at an mbarrier that counts their threads: what each of them has written is seen by all. By a numbered barrier it would be the
@@ -236,8 +241,8 @@ scales_of_blocks(const few_call &f, const float4 v[4], uint32_t k, float *scales
     }
 }
 
-// What the prologue's kernel does, for one token and by this block for itself; workers only. A warp takes 128 columns of every 1,024, four
-// times that at once, and reads ahead. ACT: columns that have a scale, 0: all.
+// What the prologue's kernel does, for one token and by this block for itself; workers only. A warp takes 128 columns of every 128 a worker,
+// four times that at once, and reads ahead. ACT: columns that have a scale, 0: all.
 template <int ACT>
 static __device__ __forceinline__ void
 encode(const few_call &f, uint8_t *memory)

@@ -35,7 +35,7 @@ bt_finish_of(const linear_call *c)
 
 // bt_ref_silu where 2^-60 ≤ |x| ≤ 80: nothing is cut off, no power of two leaves the normal numbers (so that its product with p is an
 // addition to the exponent), and the quotient needs no care at the ends: one Newton step for 1 / d and one for the quotient, as the
-// compiler's own division takes them, round it right. tests/gpu/test_cuda_linear compares all such x.
+// compiler's own division takes them, round it right. tests/gpu/test_cuda_chain (silu) compares all such x.
 #define BT_SILU_LEAST 0x21800000u // bits of 2^-60
 #define BT_SILU_MOST 0x42a00000u  // bits of 80
 

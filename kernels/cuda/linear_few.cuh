@@ -6,8 +6,8 @@
 //                        ring of pieces of 256 columns: what is read next goes where a piece was just multiplied
 //     helpers            sum the outliers of the rows while the workers multiply, and fetch what y held
 //
-// Weights do not wait for the kernel before (launch.cuh): each worker fills its ring first. One token's codes are then made by each block
-// for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel, segment by segment, which
+// Weights do not wait for the kernel before (launch.cuh): each worker fills its ring first. One token's codes, of up to 4,096 columns, are then
+// made by each block for itself, which costs less than a kernel between two others; those of more come from the prologue's kernel, segment by segment, which
 // workers wait for one at a time.
 // Runs' sums meet in shared memory, a `chunk` of tiles at a time, are added as the balanced tree, and each (row, token) is finished by one
 // thread. Where no worker has more than one run of two they lie where its pieces were, and all tiles are one chunk.

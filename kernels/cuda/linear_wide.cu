@@ -51,8 +51,8 @@ bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *ma
 {
     const CUtensorMapSwizzle none = CU_TENSOR_MAP_SWIZZLE_NONE;
     const linear_call *c = &w->c;
-    // Whole tiles of a8 are said to be there: what reaches beyond a matrix's end is slow. Memory is (bt_cuda_box_tokens), and nobody looks at
-    // what comes of it.
+    // Whole tiles of a8 are said to be there: what reaches beyond a matrix's end is slow. Memory is (scratch.cu rounds
+    // tokens up), and nobody looks at what comes of it.
     bool good = bt_cuda_plane(&maps->a8, CU_TENSOR_MAP_DATA_TYPE_UINT8, c->a8, c->a8_stride,
                               (c->tokens + n - 1) / n * n, c->a8_stride, 128, n, CU_TENSOR_MAP_SWIZZLE_128B);
 

@@ -345,7 +345,7 @@ wide_finish_both(const wide_call &w, const float *partials, const wide_row &row,
 
 // This block's share of y: sixteen threads the rows of a tile, four tokens each, so that loads are without conflicts and stores of 64
 // neighbouring bytes. Little code: all of it is read from afar the first time. Up to 64 tokens what the first of a thread's rows needs besides
-// sums is there, or on its way, before the others are waited for: with it comes the code. (At 128 the meeting first: 1 % faster.)
+// sums is there, or on its way, before the others are waited for: with it comes the code. (Above 64 the meeting first: 1 % faster.)
 template <int BITS, int BLOCK, bool ASYM, int N, bool FAR>
 static __device__ __forceinline__ void
 wide_finish(const wide_call &w, const float *partials, const float *outliers, uint32_t rank, uint32_t thread)

@@ -142,8 +142,7 @@ wide_outliers(const wide_call &w, uint32_t rank, uint32_t lane, const uint32_t *
 }
 
 // Where the outliers of the share's rows begin, to shared memory: WIDE_ROW_STARTS a tile, 17 and its part. And all of them into the
-// second-level cache: nothing before this kernel wrote that. `ready` counts the threads that are
-// through.
+// second-level cache: nothing before this kernel wrote that. `ready` counts the threads that are through.
 static __device__ __forceinline__ void
 wide_outliers_ahead(const wide_call &w, uint32_t rank, uint32_t warp, uint32_t warps, uint32_t lane, uint32_t *rows,
                     uint32_t ready)

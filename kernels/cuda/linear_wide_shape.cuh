@@ -23,7 +23,7 @@
 #define WIDE_TURNS 4u        // counters (linear_wide_turn.cuh)
 #define WIDE_ROW_STARTS 18u  // words of a tile (linear_wide_outliers.cuh)
 #define WIDE_WORKERS_MEET 1u // barrier of those that multiply
-#define WIDE_BOTH 64u        // of 128 tokens a thread finishes four and the four so many further at once
+#define WIDE_BOTH 64u        // of more tokens a thread finishes four and the four so many further at once
 
 typedef struct {
     linear_call c;       // groups: blocks that share K; run: segments of each

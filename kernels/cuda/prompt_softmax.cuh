@@ -22,7 +22,7 @@
 
 typedef struct {
     __align__(16) float k[64];
-    float k_magic[64]; // −BT_ROUND_MAGIC · k
+    float k_magic[64]; // −BT_ROUND_MAGIC · k (squad_softmax.cuh has its own there, and in minus_w)
     float v[64];
 } prompt_scales;
 

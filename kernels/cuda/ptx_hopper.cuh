@@ -114,7 +114,7 @@ bt_copy_arrive(uint32_t barrier)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// What this thread wrote to shared memory is seen by bulk copies that are queued later.
+// What this thread wrote to shared memory is seen by bulk copies and wgmmas that are queued later.
 static __device__ __forceinline__ void
 bt_fence_async(void)
 {

@@ -80,7 +80,7 @@ squad_load_scales(const attention_call &c, squad_shared &s, uint32_t tile)
                                                            ((tile + pair * 2) & (c.l.block_tokens - 1)) * 2);
 }
 
-// The thread's pieces of sixteen keys: `to` is sixteen 0 of the stage's V, k and v its pieces.
+// The thread's pieces of sixteen keys to their places in a stage: k and v are its pieces.
 static __device__ __forceinline__ void
 squad_copy(const squad_source &from, squad_stage &stage, uint32_t sixteen, const uint8_t *k, const uint8_t *v)
 {

@@ -13,8 +13,8 @@ typedef struct {
     uint32_t sequences, lengths[CASE_SEQUENCES_MAX];
     uint64_t seed;
     float size; // of Q and K before norms; 0: 1
-    uint32_t
-        hollow; // at positions below this every seventh dim of V is 0: it shows what little the keys behind them weigh
+    // At positions below `hollow` every seventh dim of V is 0: it shows what little the keys behind them weigh.
+    uint32_t hollow;
     uint32_t poison; // 0: none; else every so many-th token has a NaN in V (or K, by turns)
 } attention_case;
 

@@ -292,6 +292,27 @@ prompt_walk(const attention_call &c, prompt_shared<DIM> &s, prompt_state &state,
     }
 }
 
+// The block's tiles: its first, and where its keys end, with the cache blocks of the first three. False: it has none of this split.
+static __device__ __forceinline__ bool
+prompt_range(const attention_call &c, const prompt_item &item, uint4 blocks[8], uint32_t *tile, uint32_t *end)
+{
+    *tile = item.first / 64 * 64, *end = item.end;
+    if (c.splits != 0) {
+        uint32_t from = item.split * BT_ATTENTION_SPLIT, to = from + BT_ATTENTION_SPLIT;
+
+        if (from >= item.end) {
+            return false;
+        }
+        *tile = *tile > from ? *tile : from, *end = *end < to ? *end : to;
+    }
+    if (threadIdx.x < 12) {
+        uint32_t first = *tile + threadIdx.x / 4 * 64;
+
+        ((uint32_t *)&blocks[first / 64 % 8])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
+    }
+    return true;
+}
+
 static __device__ __forceinline__ prompt_state
 prompt_begin(const attention_call &c, const prompt_item &item)
 {
@@ -330,20 +351,10 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
     s.item = prompt_item_of(c, tiles); // the same of all threads
     __syncthreads();
     const prompt_item &item = s.item;
-    uint32_t tile = item.first / 64 * 64, end = item.end, first_row = threadIdx.x / 32 * 16;
+    uint32_t tile, end, first_row = threadIdx.x / 32 * 16;
 
-    if (c.splits != 0) {
-        uint32_t from = item.split * BT_ATTENTION_SPLIT, to = from + BT_ATTENTION_SPLIT;
-
-        if (from >= item.end) {
-            return;
-        }
-        tile = tile > from ? tile : from, end = end < to ? end : to;
-    }
-    if (threadIdx.x < 12) {
-        uint32_t first = tile + threadIdx.x / 4 * 64;
-
-        ((uint32_t *)&s.blocks[first / 64 % 8])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
+    if (!prompt_range(c, item, s.blocks, &tile, &end)) {
+        return;
     }
     prompt_load_queries<DIM>(c, item, s);
     prompt_row rows[2] = {prompt_row_of(c, item, prompt_row_index(0)), prompt_row_of(c, item, prompt_row_index(1))};

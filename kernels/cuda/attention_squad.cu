@@ -211,20 +211,10 @@ __launch_bounds__(PROMPT_THREADS, BLOCKS)
     s.item = prompt_item_of(c, tiles); // the same of all threads
     __syncthreads();
     const prompt_item &item = s.item;
-    uint32_t tile = item.first / 64 * 64, end = item.end, first_row = threadIdx.x / 32 * 16;
+    uint32_t tile, end, first_row = threadIdx.x / 32 * 16;
 
-    if (c.splits != 0) {
-        uint32_t from = item.split * BT_ATTENTION_SPLIT, to = from + BT_ATTENTION_SPLIT;
-
-        if (from >= item.end) {
-            return;
-        }
-        tile = tile > from ? tile : from, end = end < to ? end : to;
-    }
-    if (threadIdx.x < 12) {
-        uint32_t first = tile + threadIdx.x / 4 * 64;
-
-        ((uint32_t *)&s.blocks[first / 64 % 8])[threadIdx.x % 4] = *prompt_find(c, item, first, threadIdx.x % 4);
+    if (!prompt_range(c, item, s.blocks, &tile, &end)) {
+        return;
     }
     squad_load_queries(c, item, s);
     prompt_row rows[2] = {prompt_row_of(c, item, prompt_row_index(0)), prompt_row_of(c, item, prompt_row_index(1))};

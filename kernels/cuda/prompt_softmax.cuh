@@ -136,6 +136,13 @@ prompt_at(float u[8][4], int h, int i, int b)
     return u[i * 2 + b / 2][h * 2 + b % 2];
 }
 
+// The sum of the lane's four p that go to lane-sum b of a row: in the specification's order.
+static __device__ __forceinline__ float
+prompt_four(float u[8][4], int h, int b)
+{
+    return ((prompt_at(u, h, 0, b) + prompt_at(u, h, 1, b)) + prompt_at(u, h, 2, b)) + prompt_at(u, h, 3, b);
+}
+
 // l, from all p of a tile.
 static __device__ __forceinline__ void
 prompt_add_sums(prompt_state &s, float u[8][4], const float corr[2])
@@ -144,10 +151,7 @@ prompt_add_sums(prompt_state &s, float u[8][4], const float corr[2])
     for (int h = 0; h < 2; h++) {
 #pragma unroll
         for (int b = 0; b < 4; b++) {
-            float sum =
-                ((prompt_at(u, h, 0, b) + prompt_at(u, h, 1, b)) + prompt_at(u, h, 2, b)) + prompt_at(u, h, 3, b);
-
-            s.l[h][b] = fmaf(s.l[h][b], corr[h], sum);
+            s.l[h][b] = fmaf(s.l[h][b], corr[h], prompt_four(u, h, b));
         }
     }
 }
@@ -165,6 +169,42 @@ prompt_sees_some(const prompt_row &row, uint32_t tile)
     return prompt_first(row) < tile + 64 && row.end > tile;
 }
 
+// u of all of the lane's keys, from products as they come: those of an m16n8 tile are four neighbours.
+static __device__ __forceinline__ void
+prompt_scores(const prompt_scales &scales, const int32_t *dot, float u[8][4])
+{
+    uint32_t t = threadIdx.x % 4;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float4 k4 = *(const float4 *)(scales.k + i * 16 + t * 4),
+               m4 = *(const float4 *)(scales.k_magic + i * 16 + t * 4);
+        float k[4] = {k4.x, k4.y, k4.z, k4.w}, start[4] = {m4.x, m4.y, m4.z, m4.w};
+
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int b = 0; b < 4; b++) {
+                prompt_at(u, h, i, b) = fmaf(__int_as_float(dot[(i * 2 + b / 2) * 4 + h * 2 + b % 2]), k[b], start[b]);
+            }
+        }
+    }
+}
+
+// The largest of the lane's sixteen of a row.
+static __device__ __forceinline__ float
+prompt_largest(float u[8][4], int h)
+{
+    float max[4];
+
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        max[b] = fmaxf(fmaxf(prompt_at(u, h, 0, b), prompt_at(u, h, 1, b)),
+                       fmaxf(prompt_at(u, h, 2, b), prompt_at(u, h, 3, b)));
+    }
+    return fmaxf(fmaxf(max[0], max[1]), fmaxf(max[2], max[3]));
+}
+
 // From products to codes where every number is an ordinary one. MASKED: some row does not see all keys. What it does not see is −inf, of
 // which y = 1 and p = 0; only a row that has seen nothing of its split yet (m = −inf) gets nonsense here, which its first tile's
 // corr = 0 takes away.
@@ -177,36 +217,16 @@ prompt_weigh(prompt_state &s, const prompt_scales &scales, const prompt_row rows
     float u[8][4], largest[2], most[2] = {0.0f, 0.0f}, m, corr, both[2], scale, inverse;
     bool here = !MASKED || (s.odd ? prompt_sees_some(rows[1], tile) : prompt_sees_some(rows[0], tile));
 
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float4 k4 = *(const float4 *)(scales.k + i * 16 + t * 4),
-               m4 = *(const float4 *)(scales.k_magic + i * 16 + t * 4);
-        float k[4] = {k4.x, k4.y, k4.z, k4.w}, magic[4] = {m4.x, m4.y, m4.z, m4.w};
-
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-#pragma unroll
-            for (int b = 0; b < 4; b++) {
-                prompt_at(u, h, i, b) = fmaf(__int_as_float(dot[i * 2 + b / 2][h * 2 + b % 2]), k[b], magic[b]);
-            }
-        }
-    }
+    prompt_scores(scales, &dot[0][0], u);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float max[4];
-
 #pragma unroll
-        for (int b = 0; b < 4; b++) {
-#pragma unroll
-            for (int i = 0; MASKED && i < 4; i++) {
-                float &x = prompt_at(u, h, i, b);
+        for (int j = 0; MASKED && j < 16; j++) {
+            float &x = prompt_at(u, h, j % 4, j / 4);
 
-                x = prompt_sees(rows[h], tile + t * 4, i * 16 + b) ? x : -INFINITY;
-            }
-            max[b] = fmaxf(fmaxf(prompt_at(u, h, 0, b), prompt_at(u, h, 1, b)),
-                           fmaxf(prompt_at(u, h, 2, b), prompt_at(u, h, 3, b)));
+            x = prompt_sees(rows[h], tile + t * 4, j % 4 * 16 + j / 4) ? x : -INFINITY;
         }
-        largest[h] = fmaxf(fmaxf(max[0], max[1]), fmaxf(max[2], max[3]));
+        largest[h] = prompt_largest(u, h);
     }
     m = fmaxf(s.m, s.w * prompt_own_max(s.odd, largest[0], largest[1]));
     corr = prompt_power(bt_mul_sat(s.m - m, -0x1p-8f));
@@ -309,10 +329,7 @@ prompt_weigh_any(prompt_state &s, const prompt_scales &scales, float unit, float
         out.corr[h] = corr[h], out.scale[h] = here ? scale[h] : -0.0f;
 #pragma unroll
         for (int b = 0; b < 4; b++) {
-            float sum =
-                ((prompt_at(u, h, 0, b) + prompt_at(u, h, 1, b)) + prompt_at(u, h, 2, b)) + prompt_at(u, h, 3, b);
-
-            s.l[h][b] = here ? fmaf(s.l[h][b], corr[h], sum) : s.l[h][b];
+            s.l[h][b] = here ? fmaf(s.l[h][b], corr[h], prompt_four(u, h, b)) : s.l[h][b];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {

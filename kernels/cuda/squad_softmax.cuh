@@ -35,28 +35,7 @@ squad_power(float y)
     return __uint_as_float(__float_as_uint(r) + (__float_as_uint(shifted) << 23));
 }
 
-// u · 2^-39 of all keys, and the largest of each row of the lane's.
-static __device__ __forceinline__ void
-squad_scores(const prompt_scales &scales, const int32_t dot[32], float u[8][4])
-{
-    uint32_t t = threadIdx.x % 4;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float4 k4 = *(const float4 *)(scales.k + i * 16 + t * 4),
-               m4 = *(const float4 *)(scales.k_magic + i * 16 + t * 4);
-        float k[4] = {k4.x, k4.y, k4.z, k4.w}, start[4] = {m4.x, m4.y, m4.z, m4.w};
-
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-#pragma unroll
-            for (int b = 0; b < 4; b++) {
-                prompt_at(u, h, i, b) = fmaf(__int_as_float(dot[(i * 2 + b / 2) * 4 + h * 2 + b % 2]), k[b], start[b]);
-            }
-        }
-    }
-}
-
+// What a row does not see is −inf.
 static __device__ __forceinline__ void
 squad_mask(const prompt_row rows[2], uint32_t tile, float u[8][4])
 {
@@ -68,19 +47,6 @@ squad_mask(const prompt_row rows[2], uint32_t tile, float u[8][4])
 
         x = prompt_sees(rows[j / 16], tile + t * 4, j / 4 % 4 * 16 + j % 4) ? x : -INFINITY;
     }
-}
-
-static __device__ __forceinline__ float
-squad_largest(float u[8][4], int h)
-{
-    float max[4];
-
-#pragma unroll
-    for (int b = 0; b < 4; b++) {
-        max[b] = fmaxf(fmaxf(prompt_at(u, h, 0, b), prompt_at(u, h, 1, b)),
-                       fmaxf(prompt_at(u, h, 2, b), prompt_at(u, h, 3, b)));
-    }
-    return fmaxf(fmaxf(max[0], max[1]), fmaxf(max[2], max[3]));
 }
 
 // p for u, times 2^64 where `near`.
@@ -161,11 +127,11 @@ squad_weigh(prompt_state &s, const prompt_scales &scales, const prompt_row rows[
     bool here = whole || (s.odd ? prompt_sees_some(rows[1], tile) : prompt_sees_some(rows[0], tile)), near;
     float u[8][4], w = s.w * 0x1p39f, largest, m, corr, both[2], down;
 
-    squad_scores(scales, dot, u);
+    prompt_scores(scales, dot, u); // times 2^-39
     if (!whole) {
         squad_mask(rows, tile, u);
     }
-    largest = prompt_own_max(s.odd, squad_largest(u, 0), squad_largest(u, 1));
+    largest = prompt_own_max(s.odd, prompt_largest(u, 0), prompt_largest(u, 1));
     m = fmaxf(s.m, w * largest);
     corr = prompt_power(bt_mul_sat(s.m - m, -0x1p-8f));
     corr = here ? corr : 1.0f;
@@ -178,9 +144,8 @@ squad_weigh(prompt_state &s, const prompt_scales &scales, const prompt_row rows[
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int h = i / 4, b = i % 4;
-        float sum = ((prompt_at(u, h, 0, b) + prompt_at(u, h, 1, b)) + prompt_at(u, h, 2, b)) + prompt_at(u, h, 3, b);
 
-        s.l[h][b] = fmaf(s.l[h][b], out.corr[h], sum * down);
+        s.l[h][b] = fmaf(s.l[h][b], out.corr[h], prompt_four(u, h, b) * down);
     }
     squad_codes(s, scales, here, down, u, out);
 }

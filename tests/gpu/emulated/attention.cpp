@@ -2,19 +2,9 @@
 // of kernels/cpu: an emulated device is the CPU's but for these steps.
 //
 //     attention [all] [eager]    with `all` more shapes
-#include "driver.h"
-#include "emulated.h"
-
-#include "kernels/cuda/attention.cuh"
-
-extern "C" {
-#include "kernels/device_impl.h"
-#include "tests/kernels/attention_case.h"
-}
+#include "attention_device.h"
 
 #include <vector>
-
-#include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
 
 // A block a split; a warp a run of splits; the same, merged by a kernel of its own; both on so few multiprocessors that short splits join
 // others; warps that share heads, on many and on one; blocks that share splits or have runs of them, on many (clusters), on few and on one.
@@ -32,8 +22,6 @@ typedef enum {
     WAYS
 } way;
 
-static bt_cuda cuda;
-static const bt_ops *of_cpu;
 static way taken;
 static uint32_t calls, calls_by[WAYS];
 
@@ -128,37 +116,6 @@ attend(bt_device *device, const bt_attention_args *a)
     return err;
 }
 
-extern "C" bt_err
-bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
-{
-    static bt_ops ops;
-    bt_device_options cpu = *options;
-    bt_err err;
-
-    cpu.kind = BT_DEVICE_CPU;
-    if ((err = bt_device_open(out, &cpu, why)) == BT_OK) {
-        bt_device_head *head = (bt_device_head *)(void *)*out;
-
-        of_cpu = head->ops;
-        ops = *of_cpu, ops.attention = attend;
-        head->ops = &ops;
-    }
-    return err;
-}
-
-extern "C" bt_err
-bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
-{
-    return BT_ERR_UNSUPPORTED;
-}
-
-bt_err
-bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
-{
-    ck_assert_msg(error == cudaSuccess, "%s", what);
-    return BT_OK;
-}
-
 // dims, heads, KV heads, tokens of a block, window, dims of RoPE; norm, shift; softcap, poison; lengths
 static const struct {
     uint32_t dims, heads, kv_heads, block, window, rope;
@@ -234,12 +191,8 @@ int
 main(int argc, char **argv)
 {
     TCase *tests = tcase_create("all");
-    bool all = false;
+    bool all = emu_asked(argc, argv);
 
-    for (int i = 1; i < argc; i++) {
-        all = all || strcmp(argv[i], "all") == 0;
-        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
-    }
     cuda.sms = 132, cuda.shared_max = 227 * 1024, cuda.single = cuda.streams = cuda.meets = cuda.decode = true;
     tcase_add_loop_test(tests, tokens_one_at_a_time_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
     tcase_add_test(tests, every_kernel_was_called);

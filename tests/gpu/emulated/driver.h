@@ -1,7 +1,23 @@
-// What all drivers share: their main.
+// What all drivers share: their arguments and their main.
 #pragma once
 
+#include "emulated.h"
+
 #include <check.h>
+#include <string.h>
+
+// Was `all` asked for? And `eager` is heeded.
+static inline bool
+emu_asked(int argc, char **argv)
+{
+    bool all = false;
+
+    for (int i = 1; i < argc; i++) {
+        all = all || strcmp(argv[i], "all") == 0;
+        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
+    }
+    return all;
+}
 
 static inline int
 emu_main(TCase *tests)

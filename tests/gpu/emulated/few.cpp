@@ -117,10 +117,7 @@ main(int argc, char **argv)
 {
     TCase *tests = tcase_create("all");
 
-    for (int i = 1; i < argc; i++) {
-        all = all || strcmp(argv[i], "all") == 0;
-        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
-    }
+    all = emu_asked(argc, argv);
     tcase_add_loop_test(tests, plain_calls_of_one_token_give_the_bits_of_ref, 0, 2);
     tcase_add_loop_test(tests, few_tokens_give_the_bits_of_ref, 0, 2);
     return emu_main(tests);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "driver.h"
-#include "emulated.h"
 
 #include "kernels/cuda/linear_call.cuh"
 

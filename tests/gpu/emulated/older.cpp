@@ -145,10 +145,7 @@ main(int argc, char **argv)
 {
     TCase *tests = tcase_create("all");
 
-    for (int i = 1; i < argc; i++) {
-        all = all || strcmp(argv[i], "all") == 0;
-        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
-    }
+    all = emu_asked(argc, argv);
     tcase_add_loop_test(tests, as_an_older_gpu_takes_them_linear_layers_give_the_bits_of_ref, 0,
                         (int)(sizeof ways / sizeof *ways));
     return emu_main(tests);

@@ -2,22 +2,10 @@
 // emulated device is the CPU's but for these steps.
 //
 //     prompt [all] [eager]    with `all` more shapes
-#include "driver.h"
-#include "emulated.h"
-
-#include "kernels/cuda/attention.cuh"
-
-extern "C" {
-#include "kernels/device_impl.h"
-#include "tests/kernels/attention_case.h"
-}
+#include "attention_device.h"
 
 #include <vector>
 
-#include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
-
-static bt_cuda cuda;
-static const bt_ops *of_cpu;
 static uint32_t calls, calls_by[2];
 
 // What a step brings (step.cu), and what its preparation leaves.
@@ -76,37 +64,6 @@ attend(bt_device *device, const bt_attention_args *a)
     err = err == BT_OK ? bt_cuda_attend_prompt(&cuda, c) : err;
     calls++, calls_by[cuda.squad && a->head_dim == 128]++;
     return err;
-}
-
-extern "C" bt_err
-bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
-{
-    static bt_ops ops;
-    bt_device_options cpu = *options;
-    bt_err err;
-
-    cpu.kind = BT_DEVICE_CPU;
-    if ((err = bt_device_open(out, &cpu, why)) == BT_OK) {
-        bt_device_head *head = (bt_device_head *)(void *)*out;
-
-        of_cpu = head->ops;
-        ops = *of_cpu, ops.attention = attend;
-        head->ops = &ops;
-    }
-    return err;
-}
-
-extern "C" bt_err
-bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
-{
-    return BT_ERR_UNSUPPORTED;
-}
-
-bt_err
-bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
-{
-    ck_assert_msg(error == cudaSuccess, "%s", what);
-    return BT_OK;
 }
 
 // dims, heads, KV heads, tokens of a block, window, dims of RoPE; norm, shift; softcap, size of Q and K; poison, hollow, tokens a call, lengths
@@ -171,12 +128,8 @@ int
 main(int argc, char **argv)
 {
     TCase *tests = tcase_create("all");
-    bool all = false;
+    bool all = emu_asked(argc, argv);
 
-    for (int i = 1; i < argc; i++) {
-        all = all || strcmp(argv[i], "all") == 0;
-        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
-    }
     tcase_add_loop_test(tests, prompts_give_the_bits_of_the_cpu, 0, all ? CASES : CASES_ALWAYS);
     tcase_add_test(tests, every_kernel_was_called);
     return emu_main(tests);

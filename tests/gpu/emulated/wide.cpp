@@ -142,10 +142,7 @@ main(int argc, char **argv)
 {
     TCase *tests = tcase_create("all");
 
-    for (int i = 1; i < argc; i++) {
-        all = all || strcmp(argv[i], "all") == 0;
-        emu_eager = emu_eager || strcmp(argv[i], "eager") == 0;
-    }
+    all = emu_asked(argc, argv);
     make_room();
     tcase_add_loop_test(tests, many_tokens_give_the_bits_of_ref, 0, (int)(sizeof ways / sizeof *ways));
     return emu_main(tests);

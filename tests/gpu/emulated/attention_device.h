@@ -12,7 +12,6 @@ extern "C" {
 
 #include "attention_call_of.h" // cut from kernels/cuda/attention.cu by run.sh
 
-static bt_cuda cuda;
 static const bt_ops *of_cpu; // for steps that the driver does not take
 
 static bt_err attend(bt_device *device, const bt_attention_args *a);
@@ -33,17 +32,4 @@ bt_cuda_open(bt_device **out, const bt_device_options *options, bt_why *why)
         head->ops = &ops;
     }
     return err;
-}
-
-extern "C" bt_err
-bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
-{
-    return BT_ERR_UNSUPPORTED;
-}
-
-bt_err
-bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
-{
-    ck_assert_msg(error == cudaSuccess, "%s", what);
-    return BT_OK;
 }

@@ -1,10 +1,27 @@
-// What all drivers share: their arguments and their main.
+// What all drivers share: a device of the emulator, what launchers and kernels/device.c ask of it, the drivers' arguments and their main.
 #pragma once
 
 #include "emulated.h"
 
 #include <check.h>
 #include <string.h>
+
+#include "kernels/cuda/cuda.cuh"
+
+static bt_cuda cuda;
+
+bt_err
+bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
+{
+    ck_assert_msg(error == cudaSuccess, "%s", what);
+    return BT_OK;
+}
+
+extern "C" bt_err
+bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
+{
+    return BT_ERR_UNSUPPORTED;
+}
 
 // Was `all` asked for? And `eager` is heeded.
 static inline bool

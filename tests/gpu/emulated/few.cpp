@@ -9,13 +9,6 @@
 static uint32_t calls, taken_calls;
 static bool all;
 
-bt_err
-bt_cuda_activations(bt_cuda *c, const bt_linear_args *a, linear_call *call)
-{
-    emu_prologue(c, a, call->order);
-    return BT_OK;
-}
-
 bool
 bt_cuda_wants_wide(const bt_cuda *, const linear_call *, bt_cuda_a8_order *)
 {

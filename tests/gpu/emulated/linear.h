@@ -12,7 +12,6 @@ extern "C" {
 
 #include "call_of.h" // cut from kernels/cuda/linear.cu by run.sh
 
-static bt_cuda cuda;
 static bt_device *ref;
 
 template <typename T>
@@ -120,23 +119,17 @@ emu_agrees(const linear_shape *shape, bool (*run)(const bt_linear_args *))
     return taken;
 }
 
-// ---- what launchers call ----
+// ---- what launchers call, and kernels/device.c ----
 
 bt_err
-bt_cuda_check(bt_cuda *, cudaError_t error, const char *what)
+bt_cuda_activations(bt_cuda *c, const bt_linear_args *a, linear_call *call)
 {
-    ck_assert_msg(error == cudaSuccess, "%s", what);
+    emu_prologue(c, a, call->order);
     return BT_OK;
 }
 
 extern "C" bt_err
 bt_cuda_open(bt_device **, const bt_device_options *, bt_why *)
-{
-    return BT_ERR_UNSUPPORTED;
-}
-
-extern "C" bt_err
-bt_cuda_foresee(bt_device_needs *, const bt_device_limits *, bt_why *)
 {
     return BT_ERR_UNSUPPORTED;
 }

@@ -19,13 +19,6 @@ static bool all;
 
 // ---- what bt_cuda_linear asks first ----
 
-bt_err
-bt_cuda_activations(bt_cuda *c, const bt_linear_args *a, linear_call *call)
-{
-    emu_prologue(c, a, call->order);
-    return BT_OK;
-}
-
 bool
 bt_cuda_wants_half(const bt_cuda *, const linear_call *)
 {

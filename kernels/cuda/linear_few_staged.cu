@@ -85,11 +85,9 @@ template <int BITS, int BLOCK, int NT>
 static bt_err
 launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
 {
-    uint32_t step = f->c.paired ? 2 : 1, units = f->c.tiles_all / step, sms = (uint32_t)cuda->sms;
-    uint32_t grid = units < sms ? units : sms, tiles = (units + grid - 1) / grid * step;
+    uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
     bt_err err;
 
-    f->each = units / grid, f->more = units % grid;
     bt_few_outliers(f, tiles);
     if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes) || yields(cuda, f, tiles)) {
         return BT_OK;

@@ -41,7 +41,7 @@ is_plain(const few_call *f)
     return plain;
 }
 
-// All workers, and all tiles one chunk, with outliers in shared memory or without; sums beside each other, not where pieces were.
+// All workers, and all tiles one chunk, with outliers in shared memory or without. No runs of two, so sums lie beside each other.
 static bool
 lay_out(few_call *f, uint32_t tiles)
 {
@@ -51,7 +51,7 @@ lay_out(few_call *f, uint32_t tiles)
         f->room = f->outlier_bytes = 0;
         fits = bt_few_lay_out(f, tiles, few_ring<4, 128, 4>::bytes, FEW_WORKERS, true);
     }
-    return fits && !f->alone && f->chunk == tiles && tiles * 16 / (f->c.paired ? 2 : 1) <= f->workers * 32;
+    return fits && tiles * 16 / (f->c.paired ? 2 : 1) <= f->workers * 32;
 }
 
 bt_err

@@ -31,8 +31,8 @@ go_norm(bt_cuda *cuda, const few_call *f, uint32_t grid)
 static bool
 is_plain(const few_call *f)
 {
-    bool plain = f->encodes && f->c.act_shift == 7 && f->cols % SEGMENT == 0 && f->columns == f->cols &&
-                 f->c.softcap == 0.0f && (f->c.part_count != 2 || f->c.paired);
+    bool plain =
+        f->encodes && f->c.act_shift == 7 && f->cols % SEGMENT == 0 && f->columns == f->cols && f->c.softcap == 0.0f;
 
     for (uint32_t i = 0; i < f->c.part_count; i++) {
         plain &=

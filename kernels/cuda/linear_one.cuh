@@ -15,7 +15,7 @@
 #include "kernels/cuda/few_worker.cuh"
 #include "kernels/cuda/one_codes.cuh"
 
-// Parts: of ONE_PAIR tiles alternate, of ONE_THREE they follow each other.
+// Parts: of ONE_PAIR tiles alternate, of ONE_THREE, which may be two, they follow each other.
 typedef enum { ONE_SINGLE, ONE_PAIR, ONE_THREE } one_parts;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -92,7 +92,8 @@ START_TEST(plain_calls_of_one_token_give_the_bits_of_ref)
         {.part_count = 1, .rows = {16}, .cols = 1024, .norm = true},
         {.part_count = 1, .rows = {48}, .cols = 16384, .outliers = true, .outlier_every = 700},
         {.part_count = 2, .rows = {32, 32}, .cols = 3072, .outliers = true, .epilogue = BT_LINEAR_GELU_MUL},
-        {.part_count = 1, .rows = {512}, .cols = 1024, .norm = true, .outliers = true}};
+        {.part_count = 1, .rows = {512}, .cols = 1024, .norm = true, .outliers = true},
+        {.part_count = 2, .rows = {48, 32}, .cols = 2048, .norm = true, .outliers = true}};
     linear_shape s;
 
     emu_device(_i == 0 ? 3 : 1, 64, 28672, 4096);

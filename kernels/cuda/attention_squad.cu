@@ -8,10 +8,11 @@
 //
 // Three blocks of four warps a multiprocessor, so 168 registers: 64 of acc, 32 of scores, twice 16 of a quarter's values. What counts is
 // instructions a score: about 17 of softmax (squad_softmax.cuh) and 6 of adding values; products, and V's way into rows, take next to none.
-#include "kernels/cuda/attention_prompt.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prompt_split.cuh"
 #include "kernels/cuda/squad_softmax.cuh"
 
-// attention_prompt.cuh's pieces: registers 2h, 2h + 1 of tiles 2c and 2c + 1 are the dims 16c + 4t … + 3 of row g + 8h.
+// Which dims a lane has (prompt_split.cuh): registers 2h, 2h + 1 of tiles 2c and 2c + 1 are piece c of row g + 8h, dims 16c + 4t … + 3.
 struct squad_pieces {
     static __device__ __forceinline__ uint32_t at(int piece)
     {

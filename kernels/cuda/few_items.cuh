@@ -74,6 +74,32 @@ bool bt_few_lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t w
 bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
 bt_err bt_cuda_linear_one(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken);
 
+// The call by LAUNCH::of<BITS, BLOCK, NT> of its format and number of tokens, if there is one.
+template <typename LAUNCH, int BITS, int BLOCK>
+static inline bt_err
+bt_few_by_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
+{
+    return a->tokens <= 8 ? LAUNCH::template of<BITS, BLOCK, 1>(cuda, a, f, taken)
+                          : LAUNCH::template of<BITS, BLOCK, 2>(cuda, a, f, taken);
+}
+
+template <typename LAUNCH>
+static inline bt_err
+bt_few_by_format(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken)
+{
+    if (f->c.part[0].nibbles) {
+        return block == 128  ? bt_few_by_tokens<LAUNCH, 4, 128>(cuda, a, f, taken)
+               : block == 64 ? bt_few_by_tokens<LAUNCH, 4, 64>(cuda, a, f, taken)
+               : block == 32 ? bt_few_by_tokens<LAUNCH, 4, 32>(cuda, a, f, taken)
+                             : BT_OK;
+    }
+    return block == 128            ? bt_few_by_tokens<LAUNCH, 8, 128>(cuda, a, f, taken)
+           : block == 64           ? bt_few_by_tokens<LAUNCH, 8, 64>(cuda, a, f, taken)
+           : block == 32           ? bt_few_by_tokens<LAUNCH, 8, 32>(cuda, a, f, taken)
+           : block == BT_BLOCK_ROW ? bt_few_by_tokens<LAUNCH, 8, 0>(cuda, a, f, taken)
+                                   : BT_OK;
+}
+
 // A worker's pieces on their way: a slot has codes, and scales of blocks behind them.
 template <int BITS, int BLOCK, int SLOTS> struct few_ring {
     static const int slots = SLOTS;

@@ -157,52 +157,30 @@ bt_few_share(few_call *f, uint32_t sms, uint32_t *grid)
     return (units + *grid - 1) / *grid * step;
 }
 
-template <int BITS, int BLOCK, int NT>
-static bt_err
-launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
-{
-    uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
-    uint32_t ring = few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)>::bytes;
-    bt_err err = BT_OK;
+struct few_launch {
+    template <int BITS, int BLOCK, int NT>
+    static bt_err of(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
+    {
+        uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
+        uint32_t ring = few_ring<BITS, BLOCK, FEW_SLOTS(BITS, NT)>::bytes;
+        bt_err err = BT_OK;
 
-    bt_few_outliers(f, tiles);
-    if (!find_runs(f, tiles, ring, NT == 1)) {
-        return BT_OK;
+        bt_few_outliers(f, tiles);
+        if (!find_runs(f, tiles, ring, NT == 1)) {
+            return BT_OK;
+        }
+        *taken = true;
+        if (f->encodes) {
+            bt_cuda_forget(cuda, a->x);
+        } else if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
+            return err;
+        }
+        return bt_cuda_check(cuda,
+                             bt_cuda_go(cuda, few_kernel<BITS, BLOCK, NT>, dim3(grid),
+                                        dim3((f->workers + f->helpers) * 32), f->at.bytes, *f),
+                             "linear, few tokens");
     }
-    *taken = true;
-    if (f->encodes) {
-        bt_cuda_forget(cuda, a->x);
-    } else if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
-        return err;
-    }
-    return bt_cuda_check(cuda,
-                         bt_cuda_go(cuda, few_kernel<BITS, BLOCK, NT>, dim3(grid), dim3((f->workers + f->helpers) * 32),
-                                    f->at.bytes, *f),
-                         "linear, few tokens");
-}
-
-template <int BITS, int BLOCK>
-static bt_err
-launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
-{
-    return a->tokens <= 8 ? launch<BITS, BLOCK, 1>(cuda, a, f, taken) : launch<BITS, BLOCK, 2>(cuda, a, f, taken);
-}
-
-static bt_err
-launch_format(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken)
-{
-    if (f->c.part[0].nibbles) {
-        return block == 128  ? launch_tokens<4, 128>(cuda, a, f, taken)
-               : block == 64 ? launch_tokens<4, 64>(cuda, a, f, taken)
-               : block == 32 ? launch_tokens<4, 32>(cuda, a, f, taken)
-                             : BT_OK;
-    }
-    return block == 128            ? launch_tokens<8, 128>(cuda, a, f, taken)
-           : block == 64           ? launch_tokens<8, 64>(cuda, a, f, taken)
-           : block == 32           ? launch_tokens<8, 32>(cuda, a, f, taken)
-           : block == BT_BLOCK_ROW ? launch_tokens<8, 0>(cuda, a, f, taken)
-                                   : BT_OK;
-}
+};
 
 bt_err
 bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
@@ -223,7 +201,7 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     if (f.segments > 32) {
         return BT_OK;
     }
-    err = launch_format(cuda, a, &f, block, taken);
+    err = bt_few_by_format<few_launch>(cuda, a, &f, block, taken);
     // Codes that do not fit beside the weights come segment by segment.
     return err != BT_OK || *taken ? err : bt_cuda_linear_staged(cuda, a, &f, block, taken);
 }

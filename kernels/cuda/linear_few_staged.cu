@@ -81,47 +81,31 @@ yields(const bt_cuda *cuda, const few_call *f, uint32_t tiles)
            bt_cuda_wants_wide(cuda, &f->c, &order);
 }
 
-template <int BITS, int BLOCK, int NT>
-static bt_err
-launch(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
-{
-    uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
-    bt_err err;
+struct staged_launch {
+    template <int BITS, int BLOCK, int NT>
+    static bt_err of(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
+    {
+        uint32_t grid, tiles = bt_few_share(f, (uint32_t)cuda->sms, &grid);
+        bt_err err;
 
-    bt_few_outliers(f, tiles);
-    if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes) || yields(cuda, f, tiles)) {
-        return BT_OK;
+        bt_few_outliers(f, tiles);
+        if (!find_room(f, tiles, few_ring<BITS, BLOCK, FEW_SLOTS(BITS, 2)>::bytes) || yields(cuda, f, tiles)) {
+            return BT_OK;
+        }
+        *taken = true;
+        if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
+            return err;
+        }
+        return bt_cuda_check(cuda,
+                             bt_cuda_go(cuda, staged_kernel<BITS, BLOCK, NT>, dim3(grid),
+                                        dim3((f->workers + f->helpers) * 32), f->at.bytes, *f),
+                             "linear, few tokens");
     }
-    *taken = true;
-    if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
-        return err;
-    }
-    return bt_cuda_check(cuda,
-                         bt_cuda_go(cuda, staged_kernel<BITS, BLOCK, NT>, dim3(grid),
-                                    dim3((f->workers + f->helpers) * 32), f->at.bytes, *f),
-                         "linear, few tokens");
-}
-
-template <int BITS, int BLOCK>
-static bt_err
-launch_tokens(bt_cuda *cuda, const bt_linear_args *a, few_call *f, bool *taken)
-{
-    return a->tokens <= 8 ? launch<BITS, BLOCK, 1>(cuda, a, f, taken) : launch<BITS, BLOCK, 2>(cuda, a, f, taken);
-}
+};
 
 bt_err
 bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken)
 {
     f->encodes = false, f->alone = false, f->runs = f->segments, f->join = 0, f->sa_width = a->tokens > 8 ? 16 : 8;
-    if (f->c.part[0].nibbles) {
-        return block == 128  ? launch_tokens<4, 128>(cuda, a, f, taken)
-               : block == 64 ? launch_tokens<4, 64>(cuda, a, f, taken)
-               : block == 32 ? launch_tokens<4, 32>(cuda, a, f, taken)
-                             : BT_OK;
-    }
-    return block == 128            ? launch_tokens<8, 128>(cuda, a, f, taken)
-           : block == 64           ? launch_tokens<8, 64>(cuda, a, f, taken)
-           : block == 32           ? launch_tokens<8, 32>(cuda, a, f, taken)
-           : block == BT_BLOCK_ROW ? launch_tokens<8, 0>(cuda, a, f, taken)
-                                   : BT_OK;
+    return bt_few_by_format<staged_launch>(cuda, a, f, block, taken);
 }

@@ -4,6 +4,9 @@ target_include_directories(bt_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY
 # -ffp-contract=off: the order of sums is part of an operation (DESIGN 7); only written fmaf() contract.
 target_compile_options(bt_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
     -Wstrict-prototypes -Wmissing-prototypes -Wvla -ffp-contract=off -fno-math-errno $<$<BOOL:${BT_WERROR}>:-Werror>>)
+# (nvcc's own warnings, its host compiler's and the assembler's)
+target_compile_options(bt_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${BT_WERROR}>>:--Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Werror -Xptxas=--warning-as-error>)
 target_compile_definitions(bt_flags INTERFACE _GNU_SOURCE)
 if(BT_SANITIZE)
     target_compile_options(bt_flags INTERFACE -fsanitize=${BT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)

@@ -36,9 +36,9 @@ typedef enum {
     BT_LINEAR_GELU_MUL, // the same with tanh-GELU
 } bt_linear_epilogue;
 
-// Who reads y: the linear call that comes next on the device, with all of its weights, where that is known. A device may do in passing
-// what that call would begin with. If another comes, or y is written in between, the numbers are the same and the passing was in vain;
-// only `only` is a promise.
+// Who reads y (of attention: out): the linear call that comes next on the device, with all of its weights, where that is known. A device may
+// do in passing what that call would begin with. If another comes, or y is written in between, the numbers are the same and the passing was
+// in vain; only `only` is a promise.
 typedef struct {
     const bt_weight *weights[3];
     uint32_t weight_count; // 0 = not known
@@ -97,6 +97,7 @@ typedef struct {
     uint32_t layer; // within the layout
     const bt_attention_span *spans;
     uint32_t span_count;
+    bt_linear_next next; // who reads all rows of out
 } bt_attention_args;
 
 // x[t] += scale · rmsnorm(y[t]) · norm   (post-norms of Gemma and OLMo 2); with norm == NULL x += scale · y.

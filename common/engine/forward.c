@@ -174,6 +174,9 @@ attend(const bt_forward *f, const bt_flat_batch *b, uint32_t index)
     bt_time since = clock_of(f);
     bt_err err;
 
+    if (index + 1 < config->layers || b->rows == b->tokens) { // else some rows are taken from among them first
+        args.next = (bt_linear_next){.weights = {&layer->o}, .weight_count = 1, .only = f->watch_linear == NULL};
+    }
     if (f->watch_attention != NULL) {
         f->watch_attention(f->watch_arg, &args);
     }

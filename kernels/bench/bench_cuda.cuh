@@ -68,5 +68,5 @@ typedef struct {
 attention_bench *attention_bench_open(const attention_shape *shape, uint32_t batch, uint32_t context, uint32_t count,
                                       bool ragged);
 void attention_bench_close(attention_bench *b);
-// The `call`-th call of a step. NULL: of its own rows, to its own.
-void attention_bench_queue(attention_bench *b, uint32_t call, const float *qkv, float *out);
+// The `call`-th call of a step. NULL: of its own rows, to its own; nobody known reads those.
+void attention_bench_queue(attention_bench *b, uint32_t call, const float *qkv, float *out, const bt_linear_next *next);

@@ -86,10 +86,14 @@ attention_bench_close(attention_bench *b)
 }
 
 void
-attention_bench_queue(attention_bench *b, uint32_t call, const float *qkv, float *out)
+attention_bench_queue(attention_bench *b, uint32_t call, const float *qkv, float *out, const bt_linear_next *next)
 {
     b->args.layer = call % b->layers;
     b->args.qkv = qkv != NULL ? qkv : b->qkv, b->args.out = out != NULL ? out : b->out;
+    memset(&b->args.next, 0, sizeof b->args.next);
+    if (next != NULL) {
+        b->args.next = *next;
+    }
     must(bt_device_ops(device)->attention(device, &b->args) == BT_OK, "attention");
 }
 
@@ -99,7 +103,7 @@ queue_attention(void *arg)
     attention_bench *b = (attention_bench *)arg;
 
     for (uint32_t i = 0; i < b->layers * b->rounds; i++) {
-        attention_bench_queue(b, i, NULL, NULL);
+        attention_bench_queue(b, i, NULL, NULL, NULL);
     }
 }
 

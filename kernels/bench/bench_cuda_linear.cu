@@ -229,12 +229,13 @@ queue_layers(void *arg)
 
     for (int i = 0; i < b->layers * b->rounds; i++) {
         int layer = i % b->layers;
+        bt_linear_next o = next_of(&b->calls[1], layer);
 
         b->calls[2].args.next = next_of(&b->calls[3], layer);
         for (int call = 0; call < 4; call++) {
             queue_copy(&b->calls[call], layer);
             if (call == 0 && b->attention != NULL) {
-                attention_bench_queue(b->attention, (uint32_t)i, b->calls[0].y, b->calls[1].x);
+                attention_bench_queue(b->attention, (uint32_t)i, b->calls[0].y, b->calls[1].x, &o);
             }
         }
     }

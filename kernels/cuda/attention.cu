@@ -147,6 +147,21 @@ launch_mma(bt_cuda *cuda, attention_call c)
     return err;
 }
 
+void
+bt_cuda_attention_leaves(bt_cuda *cuda, attention_call *c)
+{
+    const bt_linear_next *next = &c->a.next;
+    bt_cuda_a8_order order;
+
+    c->leaves.write = true;
+    if (c->singles != NULL || c->a.head_dim != 128 || next->weight_count == 0 ||
+        next->weights[0]->cols != c->a.heads * 128 || !bt_cuda_next_order(cuda, next, cuda->tokens, &order)) {
+        return;
+    }
+    c->leaves.to = bt_cuda_next_target(cuda, next, cuda->tokens, order), c->leaves.write = !next->only;
+    bt_cuda_remember(cuda, next, c->a.out, c->a.out_stride, cuda->tokens, order, next->only);
+}
+
 bt_err
 bt_cuda_attention(bt_device *device, const bt_attention_args *args)
 {

@@ -4,6 +4,7 @@
 #include "kernels/cpu/ref/attention.h"
 #include "kernels/cpu/ref/math.h"
 #include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/ready.cuh"
 
 typedef struct {
     bt_attention_args a;
@@ -19,7 +20,12 @@ typedef struct {
     bool clusters;                      // a (sequence, KV head) is a cluster's, a split a block
     bool merge_apart;                   // partials of all splits are merged by a kernel of their own
     size_t partial_floats;
+    bt_cuda_leaves leaves; // of attention_meet.cu, of heads of 128
 } attention_call;
+
+// By a kernel that finishes heads of single tokens and can leave INT8 of them: where the call that comes next begins with that, in blocks of which
+// each is a head, c->leaves says where to, and it is remembered that it is there (attention.cu).
+void bt_cuda_attention_leaves(bt_cuda *cuda, attention_call *c);
 
 // Does bt_cuda_attention_decode know this shape?
 bool bt_cuda_decodes(const bt_cuda *cuda, const attention_call *c);

@@ -2,7 +2,8 @@
 //
 // They make its queries ready together, meet, attend to their splits, leave them where their rings were, meet again, and share the merge.
 // So nothing waits for memory behind the K and V that was asked for: neither arrivals, nor partials that another block has left. Of two
-// splits the later one comes first: where it is short it is over while memory is still busy.
+// splits the later one comes first: where it is short it is over while memory is still busy. What is merged may be left as INT8, too, or only so
+// (bt_cuda_attention_leaves).
 #include "kernels/cuda/attention_stream_split.cuh"
 
 #define SPLITS_EACH 2u // of a warp
@@ -120,6 +121,20 @@ meet_attend(const attention_call &c, stream_warp<D> &s, decode_unit u, stream_cu
     }
 }
 
+// Four dims from `dim` on of a head of 128 that a warp has all of, four a lane, as the linear call that comes next begins with them (bt_linear_next):
+// a head is a block of its activations.
+static __device__ __forceinline__ void
+meet_leave(const attention_call &c, uint32_t row, uint32_t head, uint32_t dim, const float v[4])
+{
+    const bt_row_target &to = c.leaves.to;
+    bt_int8_scale s = bt_row_int8_scale(__reduce_max_sync(0xffffffffu, bt_row_amax4(v)));
+
+    if (threadIdx.x % 32 == 0) {
+        to.sa[head * to.sa_stride + row] = s.scale;
+    }
+    *(uint32_t *)(to.a8 + bt_cuda_a8_in(to.order, to.a8_stride, row, head * 128 + dim)) = bt_row_codes4(v, s.inverse);
+}
+
 // All splits' merge, from the left: a lane has a vector of four dims of a query at a time.
 template <typename D>
 static __device__ __forceinline__ void
@@ -145,7 +160,16 @@ meet_merge(const attention_call &c, stream_warp<D> *warps, const decode_unit &u,
         sum.l = 1.0f / sum.l;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            out[k] = sum.acc[k] * sum.l;
+            sum.acc[k] *= sum.l;
+        }
+        if (D::dims == 128 && c.leaves.to.a8 != NULL) {
+            meet_leave(c, u.row, u.kv_head * c.group + query, e % row * 4, sum.acc);
+        }
+        if (D::dims == 64 || c.leaves.write) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                out[k] = sum.acc[k];
+            }
         }
     }
 }
@@ -212,11 +236,14 @@ warps_sharing(const bt_cuda *cuda, const attention_call &c)
 
 template <typename D>
 static bool
-meet_launch(bt_cuda *cuda, const attention_call &c, bt_err *err)
+meet_launch(bt_cuda *cuda, const attention_call &call, bt_err *err)
 {
-    uint32_t count = warps_sharing<D>(cuda, c), heads = c.single_count * c.a.kv_heads;
+    uint32_t count = warps_sharing<D>(cuda, call), heads = call.single_count * call.a.kv_heads;
 
     if (count != 0) {
+        attention_call c = call;
+
+        bt_cuda_attention_leaves(cuda, &c);
         *err = bt_cuda_check(cuda,
                              bt_cuda_go(cuda, meet_kernel<D>, dim3((heads * count + D::warps - 1) / D::warps),
                                         dim3(D::threads), sizeof(stream_warp<D>) * D::warps, c, count),

@@ -86,7 +86,7 @@ single_ready(const attention_call &c, single_shared<D> &s, const decode_unit &u)
             stream_keep_new<T>(c, owner, u, block, is_v, x);
             continue;
         }
-        bt_int8_scale scale = stream_int8_scale(stream_amax<T>(x));
+        bt_int8_scale scale = bt_row_int8_scale(stream_amax<T>(x));
 
 #pragma unroll
         for (int k = 0; k < T::steps; k++) {

@@ -48,23 +48,7 @@ stream_amax(const float x[D::steps])
     return __reduce_max_sync(0xffffffffu, amax);
 }
 
-// bt_ref_int8_scale. Away from the ends of the range quotients are corrected products (prompt_scale_of): a third of the instructions.
-static __device__ __forceinline__ bt_int8_scale
-stream_int8_scale(uint32_t amax)
-{
-    float most = __uint_as_float(amax);
-
-    if (most > 0x1p-90f && most < 0x1p90f) {
-        const float part = 1.0f / 127.0f;
-        float q = most * part, scale = fmaf(fmaf(-127.0f, q, most), part, q), r = bt_reciprocal(scale);
-        bt_int8_scale s = {scale, fmaf(r, fmaf(-scale, r, 1.0f), r)};
-
-        return s;
-    }
-    return bt_ref_int8_scale(amax);
-}
-
-// bt_ref_kv_scale, likewise.
+// bt_ref_kv_scale, as bt_row_int8_scale.
 static __device__ __forceinline__ uint16_t
 stream_kv_scale(uint32_t amax, float *inverse)
 {
@@ -120,7 +104,7 @@ template <typename D>
 static __device__ __forceinline__ void
 stream_keep_query(const attention_call &c, stream_warp<D> *s, uint32_t warps, uint32_t i, const float x[D::steps])
 {
-    bt_int8_scale scale = stream_int8_scale(stream_amax<D>(x));
+    bt_int8_scale scale = bt_row_int8_scale(stream_amax<D>(x));
     int8_t q8[D::steps];
 
 #pragma unroll

@@ -1,4 +1,4 @@
-// INT8 activations that are ready when a linear call begins: the call before it was told who reads what it writes
+// INT8 activations that are ready when a linear call begins: the call before it (linear or attention) was told who reads what it writes
 // (bt_linear_next), knew whole blocks of it, and left their codes and scales in a8_next and sa_next, while its own lie in a8 and sa. The
 // device remembers for which call that is (bt_cuda_ready). Where that one comes, the two pairs change places; with any other, or a write to
 // activations in between, it is forgotten and the prologue's kernel runs as ever.

@@ -122,10 +122,10 @@ bt_cuda_gather(bt_device *device, const bt_gather_args *a)
 {
     bt_cuda *cuda = bt_cuda_of(device);
 
-    bt_cuda_forget(cuda, NULL);
     if (a->count == cuda->tokens) { // every row wants logits: all are in place
         return BT_OK;
     }
+    bt_cuda_forget(cuda, NULL);
     return bt_cuda_check(cuda,
                          bt_cuda_go(cuda, gather_kernel, dim3((a->cols + THREADS - 1) / THREADS), dim3(THREADS), 0,
                                     a->x, a->x_stride, a->cols, cuda->step.at.rows, a->count),

@@ -175,8 +175,8 @@ free_parameters(bt_device *device, const attention_case *c, parameters *p)
 }
 
 static void
-run_step(bt_device *device, const attention_case *c, attention_world *w, uint8_t *pool, const parameters *p,
-         const call_share *st)
+run_step(bt_device *device, const attention_case *c, const attention_way *way, attention_world *w, uint8_t *pool,
+         const parameters *p, const call_share *st)
 {
     uint32_t dims = c->head_dim, cols = (c->heads + 2 * c->kv_heads) * dims, pairs = c->rope_dims / 2,
              out_cols = c->heads * dims;
@@ -235,6 +235,9 @@ run_step(bt_device *device, const attention_case *c, attention_world *w, uint8_t
     ck_assert(!known);
     ck_assert(c->rope_dims == 0 || ops->rope(device, &rope) == BT_OK);
     ck_assert_int_eq(ops->attention(device, &a), BT_OK);
+    if (way->after != NULL) {
+        way->after(way->arg, device, &a, st->rows);
+    }
     ck_assert_int_eq(ops->end(device), BT_OK);
     ck_assert_int_eq(bt_device_read(device, out, out_there, out_bytes), BT_OK);
     for (uint32_t i = 0; i < st->span_count; i++) {
@@ -276,10 +279,7 @@ make_world(attention_world *w, const attention_case *c, uint64_t shuffle)
         w->blocks[j] = i;
     }
     w->pool = aligned_alloc(64, count * w->layout.block_bytes);
-    // What is not written must not matter: NaNs and −1s, or by turns of blocks the least codes with scales that are numbers.
-    for (uint32_t i = 0; i < count; i++) {
-        memset(w->pool + i * w->layout.block_bytes, i % 2 != 0 ? 0x80 : 0xff, w->layout.block_bytes);
-    }
+    memset(w->pool, 0xff, count * w->layout.block_bytes); // NaNs and −1s: what is not written must not matter
     w->out = malloc((size_t)attention_positions(c) * c->heads * c->head_dim * 4);
 }
 
@@ -313,12 +313,13 @@ attention_run_on(attention_world *world, const attention_case *c, const attentio
     make_world(world, c, way->shuffle);
     limits.context = world->blocks_each * c->block_tokens;
     limits.tokens = attention_positions(c);
+    limits.cols = way->after != NULL ? c->heads * c->head_dim : limits.cols;
     ck_assert_int_eq(bt_device_reserve(device, &limits, NULL), BT_OK);
     p = make_parameters(device, c);
     pool_bytes = (size_t)world->blocks_each * c->sequences * world->layout.block_bytes;
     pool = on_device(device, world->pool, pool_bytes);
     for (call_share st = next_step(c, way, world, done); st.rows > 0; st = next_step(c, way, world, done)) {
-        run_step(device, c, world, pool, &p, &st);
+        run_step(device, c, way, world, pool, &p, &st);
     }
     ck_assert_int_eq(bt_device_read(device, world->pool, pool, pool_bytes), BT_OK);
     bt_device_free(device, pool, pool_bytes + 4);

@@ -25,6 +25,9 @@ typedef struct {
     uint32_t chunk; // tokens of each sequence a call; 0: sequences take 1, 7, 1, 7 … tokens, so that calls are mixed
     uint32_t alone; // tokens at each sequence's end that come one at a time, whatever the chunk
     uint64_t shuffle; // of the block table
+    // Called after each call of attention, within its step, if it is not NULL. It may call again, and linear layers that read `out`.
+    void (*after)(void *arg, bt_device *device, const bt_attention_args *args, uint32_t tokens);
+    void *arg;
 } attention_way;
 
 // Everything of one run. `out` [all positions of sequence 0, then 1 …][heads · head_dim].

@@ -133,6 +133,10 @@ bt_cuda_linear_wide(bt_cuda *cuda, const linear_call *c, bt_cuda_leaves *leaves)
     w.meetings = cuda->meetings;
     w.leaves = *leaves;
     turn(cuda, &w);
+    if (bt_cuda_wide_head(cuda, &w, &error)) {
+        leaves->to.a8 = NULL;
+        return bt_cuda_check(cuda, error, "linear, many rows");
+    }
     error = wants_tall(cuda, c)  ? bt_cuda_wide_tall(cuda, &w)
             : between != 0       ? bt_cuda_wide_between(cuda, &w, between)
             : c->part[0].nibbles ? bt_cuda_wide_nibbles(cuda, &w)

@@ -53,6 +53,8 @@ cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_between(bt_cuda *cuda, wide_call *w, uint32_t n);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_bytes(bt_cuda *cuda, wide_call *w);
+// Of codes of 8 bits with a scale a row where rows are many; false: it is none of these calls (linear_wide_head.cu).
+bool bt_cuda_wide_head(bt_cuda *cuda, const wide_call *w, cudaError_t *error);
 
 // Partial sums, from row to row. They are put in pairs, four lanes a row: four rows that are 8 banks apart are without conflicts.
 template <int N> struct wide_row_floats {

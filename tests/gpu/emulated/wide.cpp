@@ -137,6 +137,22 @@ START_TEST(many_tokens_give_the_bits_of_ref)
 }
 END_TEST
 
+// More rows than two rounds of the GPU, of which the last is no whole item.
+START_TEST(heads_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {17, 64, 129}, rows[] = {2064, 1300, 1424};
+    linear_shape s;
+
+    emu_device(_i == 0 ? 4 : 2, 320, 5248, 4096);
+    cuda.wide = true;
+    emu_slots = 6;
+    emu_shapes(&s, 1, {BT_WEIGHT_INT, 8, false, 0, 0}, tokens[_i], 7 + _i);
+    s.rows[0] = rows[_i], s.cols = 1024 + 300 * _i, s.outliers = false, s.norm = true;
+    s.scale = _i == 1 ? 0.25f : 1.0f, s.softcap = _i == 2 ? 30.0f : 0.0f;
+    ck_assert(emu_agrees(&s, run));
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -145,5 +161,6 @@ main(int argc, char **argv)
     all = emu_asked(argc, argv);
     make_room();
     tcase_add_loop_test(tests, many_tokens_give_the_bits_of_ref, 0, (int)(sizeof ways / sizeof *ways));
+    tcase_add_loop_test(tests, heads_give_the_bits_of_ref, 0, 3);
     return emu_main(tests);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t bt_gpu_case = -1; // what bt_gpu_takes was asked last
@@ -36,10 +37,18 @@ static inline bool
 bt_gpu_takes(uint32_t i)
 {
     static uint32_t count;
+    static time_t begin;
     uint32_t own, all, n = bt_gpu_quick(&own, &all);
 
     bt_gpu_case = (sig_atomic_t)i;
-    return i % n == 0 && count++ % all == own;
+    if (i % n != 0 || count++ % all != own) {
+        return false;
+    }
+    if (all > 1) { // what was slow, and what was the last, is to be seen in the log of a share
+        begin = begin == 0 ? time(NULL) : begin;
+        fprintf(stderr, "after %ld s: %s, case %u\n", (long)(time(NULL) - begin), tcase_name(), i);
+    }
+    return true;
 }
 
 // Is all of it run, of what is no loop?
@@ -49,6 +58,13 @@ bt_gpu_whole(void)
     uint32_t own, all;
 
     return bt_gpu_quick(&own, &all) == 1;
+}
+
+// How often is repeated what ought to give the same every time: `times`, or in a part of the program no more than `few`.
+static inline int
+bt_gpu_times(int times, int few)
+{
+    return bt_gpu_whole() || times < few ? times : few;
 }
 
 // Opens cuda:0 for calls within `limits`. Fails the test, or the set-up and with it all of the case's tests, and leaves *out NULL then:

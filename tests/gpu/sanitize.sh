@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # sanitize.sh [N [PROGRAM…]]: the GPU tests under compute-sanitizer's four tools: a sample of the cases, of each loop the first among them, or an
 # N-th of it; as many processes at a time as there are processors (JOBS), racecheck first, which is the slowest. It ends after UNTIL seconds
-# (default 300): what had no time by then has failed. Runs in the bundle that pack.sh makes, on a machine that has compute-sanitizer;
-# programs of a build with -DBT_CUDA_LINES=ON have lines. TOOLS names fewer tools, LIMIT is a process's seconds. Logs go to $OUT, or to the
-# bundle's folder; what was found is printed at the end.
+# (default 300): what had no time by then has failed. Runs in the bundle that pack.sh makes, by the compute-sanitizer that was packed
+# (SANITIZER) or the machine's own; programs of a build with -DBT_CUDA_LINES=ON have lines. TOOLS names fewer tools, LIMIT is a process's
+# seconds, FLAGS are the tool's. Logs go to $OUT, or to the bundle's folder; what was found is printed at the end.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} factor=${1:-1} until=${UNTIL:-300}
 export BATON_DATA=$PWD/data LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 shift $(($# > 0))
-tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
+tool=$(ls sanitizer/compute-sanitizer 2>/dev/null || command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 [ -n "$tool" ] || { echo "no compute-sanitizer here"; exit 77; }
+"$tool" --version | tail -1
 # The copier's and the transfer's programs kill processes and share memory between them, which the tools do not follow.
 [ $# -gt 0 ] || set -- $(cd bin && ls -d test_cuda_* | grep -vE 'copy|transfer|real')
 begin=$SECONDS
@@ -29,6 +30,7 @@ sample() {
     racecheck-*_decode) echo 9 9 ;;
     *_decode) echo 9 5 ;;
     *_engine) echo 24 3 ;;
+    racecheck-*_half) echo 24 4 ;;
     *) echo 8 1 ;;
     esac
 }
@@ -40,16 +42,17 @@ check() {
     [ "$left" -le "${LIMIT:-170}" ] || left=${LIMIT:-170}
     [ "$left" -gt 5 ] || { echo "no time for $2 $4/$5 $1" | tee "$bad"; return; }
     case $2 in *_engine) export CK_RUN_CASE=engine ;; esac
-    BATON_GPU_QUICK=$3:$4/$5 timeout "$left" "$tool" --tool "$1" --error-exitcode 99 --print-limit 1000 "bin/$2" >"$log" 2>&1 || code=$?
+    BATON_GPU_QUICK=$3:$4/$5 timeout "$left" "$tool" --tool "$1" ${FLAGS:-} --error-exitcode 99 --print-limit 1000 "bin/$2" >"$log" 2>&1 || code=$?
     echo "$2 $4/$5 $1: exit code $code, $((SECONDS - since)) s; $(grep -E '^[0-9]+%' "$log") $(grep -oE '(ERROR|RACECHECK) SUMMARY.*' "$log" | tail -1)"
     [ $code = 0 ] || mv "$log" "$bad"
 }
 
-# What a bad log says: of races the pairs of places, each once; else its first lines.
+# What a bad log says: of races the pairs of places, each once; else its first lines; and what the last case was.
 said() {
     awk '/Race reported between/ { first = $0 } / and (Read|Write) access/ { print first, $0 }' "$1" |
         sed -E 's/=+ //g; s/\+0x[0-9a-f]+//g; s/\(const [^)]*\)//g; s/ \[[0-9]+ hazards\]//' | sort | uniq -c | sort -rn | head -20
-    grep -E '^=========|:[FE]:|no time' "$1" | grep -vE 'Race reported|(and|Host Frame)|^=+ *$' | head -30
+    grep -E '^=========|:[FE]:|no time|^[0-9:.]+ E ' "$1" | grep -vE 'Race reported|(and|Host Frame)|^=+ *$' | head -30
+    grep '^after [0-9]* s: ' "$1" | tail -1
 }
 
 for t in ${TOOLS:-racecheck memcheck initcheck synccheck}; do # the slowest first

@@ -73,6 +73,7 @@ weigh_unit(const attention_call &c, decode_shared<D> &s, decode_state<D> &q, con
     }
     if (here) {
         scores<D>(s, buffer, slot, score);
+        bt_fence_async();
         show_most<D>(c, s, u, tile, q.w, score);
     } else if (lane < D::share) {
         s.most[own][own_part<D>() * D::share + lane] = -INFINITY;
@@ -318,6 +319,7 @@ __launch_bounds__(D::block_threads, D::blocks_each) decode_kernel(const __grid_c
         weigh_unit<D>(c, s, q, u[0], n % D::buffers, slot, k_parity, v_parity);
         fetch_k<D>(c, s, u[D::ahead], slot);
         add_unit<D>(s, q, u[0], v_parity);
+        bt_fence_async();
         closes = u[1].left == 0 || u[1].index != u[0].index || u[1].kv_head != u[0].kv_head;
         split_ends = closes || u[1].split != u[0].split;
         if (split_ends && whole) {

@@ -112,6 +112,25 @@ read_as(int *as, bt_why *why)
     return BT_OK;
 }
 
+// BATON_CUDA_PATIENCE=600: so many seconds without an answer, where it is said. Under a debugger a kernel stands still, and under
+// compute-sanitizer it takes a hundred times as long.
+static bt_err
+read_patience(bt_time *patience, bt_why *why)
+{
+    const char *text = getenv("BATON_CUDA_PATIENCE");
+    unsigned seconds = 0;
+    int end = 0;
+
+    if (text == NULL || *text == 0) {
+        return BT_OK;
+    }
+    if (sscanf(text, "%5u%n", &seconds, &end) != 1 || text[end] != 0 || text[0] < '0' || seconds == 0) {
+        return bt_fail(why, BT_ERR_INVALID, "BATON_CUDA_PATIENCE: expected seconds, 1 to 99999, not '%s'", text);
+    }
+    *patience = seconds * (bt_time)BT_SECOND;
+    return BT_OK;
+}
+
 // Bytes of shared memory that a block of threads may ask for where the compute capability is `as`; the least of all where that is not known.
 // (12.0 knows programmatic dependence, as 9.0 does, and gives 99 KiB.)
 static size_t
@@ -187,7 +206,7 @@ bt_cuda_choose(bt_cuda *cuda, const bt_device_options *options, bt_why *why)
     bt_err err;
 
     if ((err = read_without(&without, why)) != BT_OK || (err = read_as(&as, why)) != BT_OK ||
-        (err = find_device(options, why)) != BT_OK) {
+        (err = read_patience(&cuda->patience, why)) != BT_OK || (err = find_device(options, why)) != BT_OK) {
         return err;
     }
     cuda->index = (int)options->index;

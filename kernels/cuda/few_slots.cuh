@@ -139,6 +139,7 @@ fills_of(const few_call &f, uint32_t tiles)
 static __device__ __forceinline__ void
 leave_slot(const few_call &f, uint8_t *memory, uint32_t fill, uint32_t count, uint32_t lane)
 {
+    bt_fence_async();
     __syncwarp();
     if (!f.ring.stay && lane == 0) {
         bt_barrier_arrive_for(empty_of(f, memory, fill), count);

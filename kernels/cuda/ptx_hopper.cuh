@@ -114,7 +114,9 @@ bt_copy_arrive(uint32_t barrier)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// What this thread wrote to shared memory is seen by bulk copies and wgmmas that are queued later.
+// What this thread wrote to shared memory is seen by bulk copies and wgmmas that are queued later; and what it read there is not overwritten
+// by them. (PTX orders accesses of different proxies by nothing else, reads before writes not excepted; the fence is the reader's, and a
+// meeting comes between it and the copy.)
 static __device__ __forceinline__ void
 bt_fence_async(void)
 {

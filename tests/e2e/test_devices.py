@@ -107,6 +107,13 @@ def test_a_gpu_is_taken_for_an_older_one_only_by_a_compute_capability(tiny, capa
     assert code == 2 and f"expected a compute capability from 8.0 on, as in 8.9, not '{capability}'" in last_line(err)
 
 
+@needs_cuda
+@pytest.mark.parametrize('seconds', ['long', '0', '-5', '10s', '1.5', '100000'])
+def test_a_gpu_is_waited_for_only_whole_seconds(tiny, seconds):
+    code, _, err = run(CUDA, 'run', tiny, '--prompt', 'x', '--device', 'cuda:0', BATON_CUDA_PATIENCE=seconds)
+    assert code == 2 and f"BATON_CUDA_PATIENCE: expected seconds, 1 to 99999, not '{seconds}'" in last_line(err)
+
+
 MIXED = """
 cluster: {{name: mixed, secret: "0123456789abcdef0123456789abcdef"}}
 model: {{path: {model}}}

@@ -8,6 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-.} factor=${1:-1} until=${UNTIL:-300}
 export BATON_DATA=$PWD/data LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export BATON_CUDA_PATIENCE=${BATON_CUDA_PATIENCE:-900}
 shift $(($# > 0))
 tool=$(ls sanitizer/compute-sanitizer 2>/dev/null || command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 [ -n "$tool" ] || { echo "no compute-sanitizer here"; exit 77; }

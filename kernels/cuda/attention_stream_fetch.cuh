@@ -27,6 +27,7 @@ stream_fetch_pieces(const attention_call &c, stream_warp<D> &s, const stream_cur
     for (uint32_t key = at.u.key; key < at.u.key + 64; key += 16) {
         bytes += piece_seen(at.u, key) ? 16 * D::dims : 0;
     }
+    bt_fence_async();
     if (threadIdx.x % 32 == 0) {
         bt_barrier_expect(barrier, bytes);
     }
@@ -64,6 +65,7 @@ stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at
             low = high;
         }
         if (bt_elect()) {
+            bt_fence_async();
             bt_barrier_expect(barrier, 64 * D::dims);
             bt_bulk_copy(to, low, 32 * D::dims, barrier);
             bt_bulk_copy(to_high, high, 32 * D::dims, barrier);

@@ -146,7 +146,6 @@ stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, cons
     }
     strange = stream_read_scales<D, MASKED>(s, u, at.slot, tile, scales) || !q.ordinary;
     stream_dots<D>(s, q, at.slot, dot);
-    bt_fence_async();
     __syncwarp(); // K is read, and the weights of the tile before
     stream_ask_v<D>(c, s, ahead, at.slot);
     stream_turn<D>(at);
@@ -170,7 +169,6 @@ stream_tile(const attention_call &c, stream_warp<D> &s, stream_state<D> &q, cons
         stream_put_v<D>(s, at.slot, own);
     }
     stream_values<D>(s, q, at.slot, change);
-    bt_fence_async();
     __syncwarp(); // V is read
     stream_ask_k<D>(c, s, ahead, at.slot);
     stream_turn<D>(at);

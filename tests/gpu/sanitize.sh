@@ -19,16 +19,16 @@ begin=$SECONDS
 rm -f "$out"/sanitize-*
 
 # sample TOOL PROGRAM: one in how many cases (BATON_GPU_QUICK), and how many processes share them. What ended when it was last tried on an
-# H200, 22 processes at once: a case of decode under racecheck took 52 s, all of attention's sample 12 to 24.
+# H200, 16 to 24 processes at once: shares of linear, half and decode under racecheck took 30 to 95 s, of attention 11 to 33, of chain 47 to 180.
 sample() {
     case $1-$2 in
-    racecheck-*_linear) echo 24 5 ;;
+    racecheck-*_linear) echo 24 7 ;;
     *_linear) echo 24 3 ;;
     racecheck-*_chain) echo 16 8 ;;
     *_chain) echo 16 4 ;;
     racecheck-*_attention) echo 60 3 ;;
     *_attention) echo 60 2 ;;
-    racecheck-*_decode) echo 9 9 ;;
+    racecheck-*_decode) echo 9 12 ;;
     *_decode) echo 9 5 ;;
     *_engine) echo 24 3 ;;
     racecheck-*_half) echo 24 4 ;;

@@ -39,7 +39,7 @@ typedef struct {
     uint32_t pitch;                             // floats from a row to the next in sums
     uint32_t row_floats;                        // of x in shared memory
     uint32_t segments, chunk, workers, helpers; // the latter two: warps
-    uint32_t segment_inverse;                   // 65,536 / segments, rounded up (linear_one.cuh)
+    uint32_t run_inverse, token_shift;   // (one_items.cuh) 65,536 / runs, rounded up; tokens: 1 << token_shift at most
     uint32_t runs, join;                 // of segments that a worker multiplies and adds: 1 << join segments each
     bool alone;                          // a worker has one run at most, whose sums go where its pieces were
     uint32_t sums_at, sum_run, sum_tile; // where sums begin, in bytes; floats from a run, and a tile, to the next
@@ -70,9 +70,10 @@ uint32_t bt_few_share(few_call *f, uint32_t sms, uint32_t *grid);
 void bt_few_outliers(few_call *f, uint32_t tiles);
 bool bt_few_lay_out(few_call *f, uint32_t tiles, uint32_t ring_bytes, uint32_t workers, bool whole);
 
-// linear_few_staged.cu, linear_one.cu: queue the call by few_staged.cuh, or by linear_one.cuh, if that is for it: *taken says so.
+// linear_few_staged.cu, linear_one.cu, linear_lean.cu: queue the call by the kernel of that name, if that is for it: *taken says so.
 bt_err bt_cuda_linear_staged(bt_cuda *cuda, const bt_linear_args *a, few_call *f, uint32_t block, bool *taken);
 bt_err bt_cuda_linear_one(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken);
+bt_err bt_cuda_linear_lean(bt_cuda *cuda, const bt_linear_args *a, const few_call *call, bool *taken);
 
 // The call by LAUNCH::of<BITS, BLOCK, NT> of its format and number of tokens, if there is one.
 template <typename LAUNCH, int BITS, int BLOCK>

@@ -201,6 +201,9 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     if (f.segments > 32) {
         return BT_OK;
     }
+    if (a->tokens > 1 && ((err = bt_cuda_linear_lean(cuda, a, &f, taken)) != BT_OK || *taken)) {
+        return err;
+    }
     err = bt_few_by_format<few_launch>(cuda, a, &f, block, taken);
     // Codes that do not fit beside the weights come segment by segment.
     return err != BT_OK || *taken ? err : bt_cuda_linear_staged(cuda, a, &f, block, taken);

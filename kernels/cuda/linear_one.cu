@@ -27,12 +27,10 @@ go_norm(bt_cuda *cuda, const few_call *f, uint32_t grid)
     return f->norm != NULL ? go_parts<PIECES, true>(cuda, f, grid) : go_parts<PIECES, false>(cuda, f, grid);
 }
 
-// Whole blocks, whole tiles, and nothing of what is rare.
-static bool
-is_plain(const few_call *f)
+bool
+bt_few_is_plain(const few_call *f)
 {
-    bool plain =
-        f->encodes && f->c.act_shift == 7 && f->cols % SEGMENT == 0 && f->columns == f->cols && f->c.softcap == 0.0f;
+    bool plain = f->c.act_shift == 7 && f->cols % SEGMENT == 0 && f->columns == f->cols && f->c.softcap == 0.0f;
 
     for (uint32_t i = 0; i < f->c.part_count; i++) {
         plain &=
@@ -62,11 +60,11 @@ bt_cuda_linear_one(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     cudaError_t error;
 
     bt_few_outliers(&f, tiles);
-    *taken = is_plain(&f) && lay_out(&f, tiles);
+    *taken = f.encodes && bt_few_is_plain(&f) && lay_out(&f, tiles);
     if (!*taken) {
         return BT_OK;
     }
-    f.segment_inverse = (65536 + f.segments - 1) / f.segments;
+    f.run_inverse = (65536 + f.runs - 1) / f.runs;
     bt_cuda_forget(cuda, a->x);
     pieces = (f.cols + FEW_WORKERS * 128 - 1) / (FEW_WORKERS * 128);
     error = pieces <= 2   ? go_norm<2>(cuda, &f, grid)

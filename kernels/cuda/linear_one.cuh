@@ -14,52 +14,13 @@
 #include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/few_worker.cuh"
 #include "kernels/cuda/one_codes.cuh"
-
-// Parts: of ONE_PAIR tiles alternate, of ONE_THREE, which may be two, they follow each other.
-typedef enum { ONE_SINGLE, ONE_PAIR, ONE_THREE } one_parts;
+#include "kernels/cuda/one_items.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 #define ONE_AHEAD 2 // pieces: with more x comes behind them, with fewer memory has nothing to do
 
 typedef few_ring<4, 128, 4> one_ring;
-
-// ---- weights ----
-
-// An item's weights, and the column of its first. count: pieces; 0: there is no such item.
-typedef struct {
-    const uint8_t *codes, *scales;
-    uint32_t column, count;
-} one_item;
-
-// A worker's n-th item.
-template <int PARTS>
-static __device__ __forceinline__ one_item
-one_item_at(const few_call &f, uint32_t first, uint32_t tiles, uint32_t n, uint32_t worker)
-{
-    const uint8_t *codes = f.c.part[0].codes, *scales = (const uint8_t *)f.c.part[0].scales;
-    uint32_t index = n * f.workers + worker, tile = index * f.segment_inverse >> 16,
-             segment = index - tile * f.segments;
-    one_item item;
-
-    item.column = segment * SEGMENT, item.count = tile < tiles ? FEW_PIECES : 0;
-    tile += first;
-    if (PARTS == ONE_PAIR) {
-        codes = (tile & 1) != 0 ? f.c.part[1].codes : codes;
-        scales = (tile & 1) != 0 ? (const uint8_t *)f.c.part[1].scales : scales;
-        tile >>= 1;
-    } else if (PARTS == ONE_THREE && tile >= f.c.part[0].tiles) {
-        tile -= f.c.part[0].tiles;
-        codes = f.c.part[1].codes, scales = (const uint8_t *)f.c.part[1].scales;
-        if (tile >= f.c.part[1].tiles) {
-            tile -= f.c.part[1].tiles;
-            codes = f.c.part[2].codes, scales = (const uint8_t *)f.c.part[2].scales;
-        }
-    }
-    item.codes = codes + (size_t)tile * f.columns * 8 + item.column * 8;
-    item.scales = scales + (size_t)tile * f.columns / 4 + item.column / 4;
-    return item;
-}
 
 // Piece q of an item, if there is one, to its slot of a ring. One group of copies either way.
 static __device__ __forceinline__ void
@@ -119,7 +80,7 @@ one_multiply(const few_call &f, uint8_t *memory, uint32_t first, uint32_t tiles,
 
 #pragma unroll 1
     for (uint32_t n = 0; now.count != 0; n++) {
-        one_item next = one_item_at<PARTS>(f, first, tiles, n + 1, warp);
+        one_item next = one_item_at<PARTS, false>(f, first, tiles, n + 1, warp);
         float sum[2] = {};
 
 #pragma unroll 1
@@ -220,7 +181,7 @@ one_work(const few_call &f, uint8_t *memory, const float *factor, uint32_t first
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint8_t *ring = memory + warp * one_ring::bytes;
-    one_item item = one_item_at<PARTS>(f, first, tiles, 0, warp);
+    one_item item = one_item_at<PARTS, false>(f, first, tiles, 0, warp);
     float4 weights[PIECES];
     float old = 0.0f;
 

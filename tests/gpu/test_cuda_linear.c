@@ -569,6 +569,23 @@ START_TEST(one_token_of_what_models_have_gives_the_bits_of_ref_every_time)
 }
 END_TEST
 
+// The same by linear_lean.cuh, each once with 2 … 8 tokens and once with 9 … 16.
+START_TEST(few_tokens_of_what_models_have_give_the_bits_of_ref_every_time)
+{
+    uint32_t i = (uint32_t)_i / 2;
+    linear_shape shape = ones[i];
+
+    for (uint32_t part = 0; part < shape.part_count; part++) {
+        shape.formats[part] = (bt_format){BT_WEIGHT_INT, 4, false, 128, 128};
+    }
+    shape.tokens = _i % 2 == 0 ? 2 + i * 3 % 7 : 9 + (i * 3 + 7) % 8;
+    shape.seed = 950 + (uint64_t)_i;
+    if (bt_gpu_takes((uint32_t)_i)) {
+        agree_times(&shape, 10);
+    }
+}
+END_TEST
+
 static Suite *
 suite(void)
 {
@@ -587,6 +604,7 @@ suite(void)
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);
     bt_gpu_add(s, "one", open_devices, one_token_of_what_models_have_gives_the_bits_of_ref_every_time, ONES);
+    bt_gpu_add(s, "several", open_devices, few_tokens_of_what_models_have_give_the_bits_of_ref_every_time, 2 * ONES);
     bt_gpu_add(s, "chain", open_devices, calls_that_follow_each_other_give_the_bits_of_ref_every_time, 5);
     return s;
 }

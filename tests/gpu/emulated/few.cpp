@@ -81,8 +81,9 @@ START_TEST(few_tokens_give_the_bits_of_ref)
 }
 END_TEST
 
-// linear_one.cuh, which is not asked for anything but these: each part, a block with more tiles than another, and items for more rounds than one.
-START_TEST(plain_calls_of_one_token_give_the_bits_of_ref)
+// linear_one.cuh and linear_lean.cuh, which are not asked for anything but these: each part, a block with more tiles than another, items for more
+// rounds than one, and of more than eight tokens an odd number of segments.
+START_TEST(plain_calls_give_the_bits_of_ref)
 {
     static const linear_shape shapes[] = {
         {.part_count = 3, .rows = {64, 32, 16}, .cols = 2048, .norm = true, .outliers = true},
@@ -99,9 +100,11 @@ START_TEST(plain_calls_of_one_token_give_the_bits_of_ref)
     emu_device(_i == 0 ? 3 : 1, 64, 28672, 4096);
     cuda.few = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        s = shapes[i], s.tokens = 1, s.seed = 50 + i;
-        s.formats[0] = s.formats[1] = s.formats[2] = {BT_WEIGHT_INT, 4, false, 128, 128};
-        emu_agrees(&s, run);
+        for (uint32_t tokens : {1, 2, 3, 8, 9, 16}) {
+            s = shapes[i], s.tokens = tokens, s.seed = 50 + i;
+            s.formats[0] = s.formats[1] = s.formats[2] = {BT_WEIGHT_INT, 4, false, 128, 128};
+            emu_agrees(&s, run);
+        }
     }
 }
 END_TEST
@@ -112,7 +115,7 @@ main(int argc, char **argv)
     TCase *tests = tcase_create("all");
 
     all = emu_asked(argc, argv);
-    tcase_add_loop_test(tests, plain_calls_of_one_token_give_the_bits_of_ref, 0, 2);
+    tcase_add_loop_test(tests, plain_calls_give_the_bits_of_ref, 0, 2);
     tcase_add_loop_test(tests, few_tokens_give_the_bits_of_ref, 0, 2);
     return emu_main(tests);
 }

@@ -64,7 +64,7 @@ driver() {
 translate
 for name in ${drivers:-few wide older attention prompt}; do
     case $name in
-    few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one}.cu tests/kernels/linear_case.c ;;
+    few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one,lean}.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
     older) driver older "$at"/kernels/cuda/linear.cu tests/kernels/linear_case.c ;;
     attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;

@@ -1,9 +1,10 @@
-// bench_prompt [replays [index]]: attention of prompts on a CUDA device, the shape of an 8B model (32 heads of 128, 8 KV heads), INT8 cache.
+// bench_prompt [replays [index [sequences prefix tokens]…]]: attention of prompts on a CUDA device, the shape of an 8B model (32 heads of 128, 8 KV heads), INT8 cache.
 // One JSON line a point: medians of replays of a graph of four layers, so that no cache is still in the L2 cache. What lies in the cache was
-// written there by the operation itself. replays = 0: each point once and not timed, for a profiler.
+// written there by the operation itself. replays = 0: each point once and not timed, for a profiler, which is told where that begins and ends.
 #include "kernels/cuda/cuda.cuh"
 
 #include <algorithm>
+#include <cuda_profiler_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +154,10 @@ bench(uint32_t sequences, uint32_t prefix, uint32_t count)
     must(cudaStreamSynchronize(cuda->stream) == cudaSuccess, "step");
     if (replays == 0) {
         b.args.layer = 0;
+        cudaProfilerStart();
         must(bt_device_ops(device)->attention(device, &b.args) == BT_OK, "attention");
         must(cudaStreamSynchronize(cuda->stream) == cudaSuccess, "attention");
+        cudaProfilerStop();
     } else {
         s = time_layers(&b);
         printf("{\"test\":\"prompt\",\"sequences\":%u,\"prefix\":%u,\"tokens\":%u,\"us\":%.1f,\"tops\":%.1f}\n",
@@ -164,6 +167,20 @@ bench(uint32_t sequences, uint32_t prefix, uint32_t count)
     }
     bt_device_free(device, pool, 0), bt_device_free(device, qkv, 0), bt_device_free(device, out, 0);
     bt_device_free(device, angles, 0);
+}
+
+static void
+bench_all(void)
+{
+    bench(1, 0, 2048);
+    bench(8, 0, 256);
+    bench(1, 8192 - 512, 512);
+    bench(1, 32768 - 512, 512);
+    bench(1, 32768 - 128, 128);
+    bench(1, 32768 - 32, 32);
+    bench(4, 0, 2048);
+    bench(1, 0, 8192);
+    bench(1, 32768 - 8192, 8192);
 }
 
 int
@@ -182,15 +199,12 @@ main(int argc, char **argv)
     must(bt_device_open(&device, &options, &why) == BT_OK, why.text);
     cuda = bt_cuda_of(device);
     must(bt_device_reserve(device, &limits, &why) == BT_OK, why.text);
-    bench(1, 0, 2048);
-    bench(8, 0, 256);
-    bench(1, 8192 - 512, 512);
-    bench(1, 32768 - 512, 512);
-    bench(1, 32768 - 128, 128);
-    bench(1, 32768 - 32, 32);
-    bench(4, 0, 2048);
-    bench(1, 0, 8192);
-    bench(1, 32768 - 8192, 8192);
+    for (int i = 3; i + 2 < argc; i += 3) {
+        bench((uint32_t)atoi(argv[i]), (uint32_t)atoi(argv[i + 1]), (uint32_t)atoi(argv[i + 2]));
+    }
+    if (argc <= 3) {
+        bench_all();
+    }
     bt_device_close(device);
     return 0;
 }

@@ -73,9 +73,9 @@ kv_scale(uint32_t amax_bits, float *inverse)
 bool bt_cuda_prompt_takes(const attention_call &c);
 bt_err bt_cuda_attend_prompt(bt_cuda *cuda, const attention_call &c);
 // The same by warpgroups (attention_squad.cu), heads of 128 where the step's longest sequence, of whatever kind, has more than a split of keys:
-// as many blocks of threads as attention_prompt.cuh takes.
+// a block of threads a squad of the step's, KV head and, if they are apart, split.
 bool bt_cuda_wants_squad(const bt_cuda *cuda, const attention_call &c);
-cudaError_t bt_cuda_squad(bt_cuda *cuda, const attention_call &c, uint32_t blocks);
+cudaError_t bt_cuda_squad(bt_cuda *cuda, const attention_call &c);
 // And what comes before it: K and V into the cache, Q kept aside. With `singles` the tokens of the other sequences, too.
 bool bt_cuda_prepares_prompt(const attention_call &c);
 bt_err bt_cuda_prepare_prompt(bt_cuda *cuda, const attention_call &c, bool singles);

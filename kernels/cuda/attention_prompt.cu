@@ -31,7 +31,7 @@ attend(bt_cuda *cuda, attention_call c)
     c.splits = splits_apart(cuda, c);
     blocks = count * c.a.kv_heads * (c.splits != 0 ? c.splits : 1);
     if (bt_cuda_wants_squad(cuda, c)) {
-        error = bt_cuda_squad(cuda, c, blocks);
+        error = bt_cuda_squad(cuda, c);
     } else {
         error = bt_cuda_go(cuda, prompt_kernel<DIM>, dim3(blocks), dim3(PROMPT_THREADS), sizeof(prompt_shared<DIM>), c,
                            cuda->step.at.tiles);

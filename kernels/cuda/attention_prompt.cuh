@@ -170,7 +170,7 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
 
     bt_wait_before();
     bt_let_next();
-    s.item = prompt_item_of(c, tiles); // the same of all threads
+    s.item = prompt_item_of(c, tiles, blockIdx.x); // the same of all threads
     __syncthreads();
     const prompt_item &item = s.item;
     uint32_t tile, end, first_row = threadIdx.x / 32 * 16;

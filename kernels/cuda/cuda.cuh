@@ -80,6 +80,7 @@ typedef struct {
     bt_cuda_ends *ends;
     bt_cuda_tile *singles; // [room] of sequences that bring one token
     bt_cuda_tile *tiles;   // [room] of the others, `tile_tokens` each at most, those with the most keys first
+    bt_cuda_tile *squads;  // [room] the same in tiles of `squad_tiles` of those, for attention_squad.cu
     uint32_t *blocks;      // all spans' tables, end to end
 } bt_cuda_arrays;
 
@@ -92,10 +93,11 @@ typedef struct {
     size_t bytes;  // of both
     uint32_t blocks_max;
     uint32_t single_count, tile_count, tile_tokens;
-    int32_t *drawn;            // [logit rows] pinned: kernels write them to where the host reads them
-    bt_cuda_best *best_logits; // [logit rows, pieces]
-    bt_cuda_best *best_scores; // the same
-    uint32_t *arrivals;        // [logit rows] pieces that are done, 0 between kernels
+    uint32_t squad_count, squad_tiles; // squad_count is 0 where squads would be hollow
+    int32_t *drawn;                    // [logit rows] pinned: kernels write them to where the host reads them
+    bt_cuda_best *best_logits;         // [logit rows, pieces]
+    bt_cuda_best *best_scores;         // the same
+    uint32_t *arrivals;                // [logit rows] pieces that are done, 0 between kernels
 } bt_cuda_step;
 
 typedef struct bt_cublas bt_cublas;

@@ -47,13 +47,13 @@ template <int DIM> struct prompt_shared {
 };
 
 static __device__ __forceinline__ prompt_item
-prompt_item_of(const attention_call &c, const bt_cuda_tile *tiles)
+prompt_item_of(const attention_call &c, const bt_cuda_tile *tiles, uint32_t number)
 {
-    uint32_t rest = blockIdx.x / c.a.kv_heads, apart = c.splits != 0 ? c.splits : 1;
+    uint32_t rest = number / c.a.kv_heads, apart = c.splits != 0 ? c.splits : 1;
     bt_cuda_tile tile = tiles[rest / apart];
     prompt_item item;
 
-    item.kv_head = blockIdx.x % c.a.kv_heads, item.split = rest % apart;
+    item.kv_head = number % c.a.kv_heads, item.split = rest % apart;
     item.row = tile.row, item.count = tile.count, item.rows = tile.count * c.group;
     item.position = c.positions[tile.row], item.table = c.tables[tile.row];
     item.shift = __ffs((int)c.l.block_tokens) - 1;

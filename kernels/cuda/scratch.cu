@@ -38,6 +38,7 @@ take_arrays(carve *c, bt_cuda_arrays *a, size_t room, size_t logit_rows, size_t 
     a->ends = (bt_cuda_ends *)take(c, sizeof(bt_cuda_ends));
     a->singles = (bt_cuda_tile *)take(c, room * sizeof(bt_cuda_tile));
     a->tiles = (bt_cuda_tile *)take(c, room * sizeof(bt_cuda_tile));
+    a->squads = (bt_cuda_tile *)take(c, room * sizeof(bt_cuda_tile));
     a->blocks = (uint32_t *)take(c, blocks * 4);
 }
 

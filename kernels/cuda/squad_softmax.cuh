@@ -7,7 +7,8 @@
 //   2^x    y = −x / 128, within 0 … 1, so x is −128 where it is less, and 2^(x + 64) needs no more than an addition to its exponent. What
 //          should be less than 2^-128, or 0, is 2^-128: too little to be seen beside a score of the tile that is 2^-60 at least, in l as in
 //          codes (where V's scales are above 0: they differ by less than 2^40). Other tiles, and those with masks, take prompt_power.
-//          The sums are taken down by 2^-64 before they go to l, and the scale of the codes likewise, all of which is exact.
+//          l is kept times 2^64, too (so that its lanes never become subnormal, which is too little to be seen), and the scale of the codes is
+//          taken down by 2^-64.
 //   codes  rounded and packed two by two by one instruction.
 #pragma once
 
@@ -49,11 +50,20 @@ squad_mask(const prompt_row rows[2], uint32_t tile, float u[8][4])
     }
 }
 
-// p for u, times 2^64 where `near`.
 static __device__ __forceinline__ void
-squad_powers(const prompt_state &s, const float m[2], bool near, float u[8][4])
+squad_scale_sums(prompt_state &s, float by)
 {
-    if (near) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        s.l[i / 4][i % 4] *= by;
+    }
+}
+
+// p for u, times 2^64 where `near`, and l, always times 2^64.
+static __device__ __forceinline__ void
+squad_powers(prompt_state &s, const float m[2], bool near, const float corr[2], float u[8][4])
+{
+    if (__builtin_expect(near, 1)) {
 #pragma unroll
         for (int j = 0; j < 32; j++) {
             int h = j / 4 % 2;
@@ -61,7 +71,9 @@ squad_powers(const prompt_state &s, const float m[2], bool near, float u[8][4])
 
             x = squad_power(bt_fma_sat(x, s.minus_w[h], m[h]));
         }
+        prompt_add_sums(s, u, corr);
     } else {
+        squad_scale_sums(s, 0x1p-64f);
 #pragma unroll
         for (int j = 0; j < 32; j++) {
             int h = j / 4 % 2;
@@ -69,6 +81,8 @@ squad_powers(const prompt_state &s, const float m[2], bool near, float u[8][4])
 
             x = prompt_power(bt_fma_sat(x, s.minus_w[h] * 0.5f, m[h] * 0.5f));
         }
+        prompt_add_sums(s, u, corr);
+        squad_scale_sums(s, 0x1p64f);
     }
 }
 
@@ -124,29 +138,35 @@ static __device__ __forceinline__ void
 squad_weigh(prompt_state &s, const prompt_scales &scales, const prompt_row rows[2], uint32_t tile, bool whole,
             bool even, const int32_t dot[32], squad_weights &out)
 {
-    bool here = whole || (s.odd ? prompt_sees_some(rows[1], tile) : prompt_sees_some(rows[0], tile)), near;
-    float u[8][4], w = s.w * 0x1p39f, largest, m, corr, both[2], down;
+    bool here = true, near;
+    float u[8][4], w = s.w * 0x1p39f, most[2], largest, m, corr, both[2], down;
 
-    prompt_scores(scales, dot, u); // times 2^-39
-    if (!whole) {
+    if (__builtin_expect(whole, 1)) {  // (twice, so that maxima lie among the scores)
+        prompt_scores(scales, dot, u); // times 2^-39
+        most[0] = prompt_largest(u, 0), most[1] = prompt_largest(u, 1);
+    } else {
+        int32_t same[32];
+
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            same[i] = dot[i];
+            asm volatile("" : "+r"(same[i])); // (or the compiler makes one of both)
+        }
+        here = s.odd ? prompt_sees_some(rows[1], tile) : prompt_sees_some(rows[0], tile);
+        prompt_scores(scales, same, u);
         squad_mask(rows, tile, u);
+        most[0] = prompt_largest(u, 0), most[1] = prompt_largest(u, 1);
     }
-    largest = prompt_own_max(s.odd, prompt_largest(u, 0), prompt_largest(u, 1));
+    largest = prompt_own_max(s.odd, most[0], most[1]);
     m = fmaxf(s.m, w * largest);
+    prompt_share(s.odd, m * 0x1p-7f, both); // (on its way before the chain of corr)
     corr = prompt_power(bt_mul_sat(s.m - m, -0x1p-8f));
     corr = here ? corr : 1.0f;
     s.m = m;
     near = __all_sync(0xffffffffu, whole && even && fmaf(largest, w, -m) >= SQUAD_LEAST);
     down = near ? 0x1p-64f : 1.0f;
     prompt_share(s.odd, corr, out.corr);
-    prompt_share(s.odd, m * 0x1p-7f, both);
-    squad_powers(s, both, near, u);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int h = i / 4, b = i % 4;
-
-        s.l[h][b] = fmaf(s.l[h][b], out.corr[h], prompt_four(u, h, b) * down);
-    }
+    squad_powers(s, both, near, out.corr, u);
     squad_codes(s, scales, here, down, u, out);
 }
 
@@ -162,7 +182,9 @@ squad_weigh_any(prompt_state &s, const prompt_scales &scales, float softcap, con
     for (int i = 0; i < 32; i++) {
         dots[i / 4][i % 4] = dot[i] + (BT_ROUND_MAGIC_BITS - SQUAD_BIAS);
     }
+    squad_scale_sums(s, 0x1p-64f);
     prompt_weigh_any(s, scales, 0x1p-110f, softcap, rows, tile, dots, halves);
+    squad_scale_sums(s, 0x1p64f);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         out.codes[i / 4][i % 4] = __byte_perm(halves.low[i / 4][i % 4], halves.high[i / 4][i % 4], 0x5410);

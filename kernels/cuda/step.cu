@@ -15,34 +15,68 @@ host_of(const bt_cuda *cuda, const void *on_device)
     return cuda->step.host + ((const uint8_t *)on_device - cuda->scratch);
 }
 
-static void
-fill_tiles(bt_cuda *cuda, const bt_attention_span *span)
+// Sequences of more than one token in pieces of `most` tokens, the first `few` tokens in pieces of `fewer`: those with the most keys first, so that
+// the last blocks of threads to start are the shortest.
+static uint32_t
+fill_tiles(const bt_step_args *a, uint32_t most, uint32_t few, uint32_t fewer, bt_cuda_tile *tiles)
 {
-    bt_cuda_step *s = &cuda->step;
-    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, s->at.singles);
-    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, s->at.tiles);
+    const uint32_t *positions = a->positions;
+    uint32_t n = 0, done = 0;
 
-    if (span->count == 1) {
-        singles[s->single_count++] = (bt_cuda_tile){span->row, 1};
-        return;
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        const bt_attention_span *span = &a->spans[i];
+        uint32_t count;
+
+        for (uint32_t t = 0; span->count > 1 && t < span->count; t += count) {
+            count = done < few ? fewer : most;
+            count = span->count - t < count ? span->count - t : count;
+            done += count;
+            tiles[n++] = (bt_cuda_tile){span->row + t, count};
+        }
     }
-    for (uint32_t t = 0; t < span->count; t += s->tile_tokens) {
-        uint32_t rest = span->count - t;
+    std::sort(tiles, tiles + n, [positions](const bt_cuda_tile &a, const bt_cuda_tile &b) {
+        return positions[a.row] > positions[b.row];
+    });
+    return n;
+}
 
-        tiles[s->tile_count++] = (bt_cuda_tile){span->row + t, rest < s->tile_tokens ? rest : s->tile_tokens};
+static void
+fill_singles(bt_cuda *cuda, const bt_step_args *a)
+{
+    bt_cuda_tile *singles = (bt_cuda_tile *)host_of(cuda, cuda->step.at.singles);
+
+    cuda->step.single_count = 0;
+    for (uint32_t i = 0; i < a->span_count; i++) {
+        if (a->spans[i].count == 1) {
+            singles[cuda->step.single_count++] = (bt_cuda_tile){a->spans[i].row, 1};
+        }
     }
 }
 
-// The tiles with the most keys first, so that the last blocks of threads to start are the shortest.
+// Three tiles a squad, of which a multiprocessor has one at a time; two where that is enough for all. What is left behind whole rounds of three on
+// all multiprocessors goes in squads of fewer, so that no multiprocessor has a whole round more than others. No squads where a third of their
+// tiles would be missing, as where many sequences bring few tokens each.
 static void
-sort_tiles(bt_cuda *cuda)
+fill_squads(bt_cuda *cuda, const bt_step_args *a)
 {
-    bt_cuda_tile *tiles = (bt_cuda_tile *)host_of(cuda, cuda->step.at.tiles);
-    const uint32_t *positions = (const uint32_t *)host_of(cuda, cuda->step.at.positions);
+    bt_cuda_step *s = &cuda->step;
+    uint32_t sms = (uint32_t)cuda->sms, kv_heads = cuda->limits.kv_heads, group, items, rest, last, few;
+    bt_cuda_tile *squads = (bt_cuda_tile *)host_of(cuda, s->at.squads);
 
-    std::sort(tiles, tiles + cuda->step.tile_count, [positions](const bt_cuda_tile &a, const bt_cuda_tile &b) {
-        return positions[a.row] > positions[b.row];
-    });
+    s->squad_count = 0;
+    if (!cuda->squad || s->tile_count == 0 || kv_heads == 0 || cuda->limits.heads / kv_heads > BT_CUDA_TILE_COLUMNS) {
+        return;
+    }
+    group = cuda->limits.heads / kv_heads, items = s->tile_count * kv_heads;
+    s->squad_tiles = items <= 2 * sms ? 2 : 3;
+    rest = items % (s->squad_tiles * sms), last = (rest + sms - 1) / sms;
+    few =
+        items < s->squad_tiles * sms || last == s->squad_tiles ? 0 : (rest + kv_heads - 1) / kv_heads * s->tile_tokens;
+    s->squad_count =
+        fill_tiles(a, s->squad_tiles * BT_CUDA_TILE_COLUMNS / group, few, last * BT_CUDA_TILE_COLUMNS / group, squads);
+    if (s->squad_count * s->squad_tiles * 2 > s->tile_count * 3) {
+        s->squad_count = 0;
+    }
 }
 
 // What a device draws with; false when it is more than there is room for.
@@ -78,7 +112,6 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
     if (a->draws != NULL && !fill_draws(cuda, a)) {
         return false;
     }
-    s->single_count = s->tile_count = 0;
     for (uint32_t i = 0; i < a->span_count; i++) {
         const bt_attention_span *span = &a->spans[i];
         uint32_t count = (span->position + span->count + block_tokens - 1) / block_tokens;
@@ -89,11 +122,12 @@ fill_step(bt_cuda *cuda, const bt_step_args *a, size_t *bytes)
         for (uint32_t t = 0; t < span->count; t++) {
             tables[span->row + t] = at;
         }
-        fill_tiles(cuda, span);
         memcpy(blocks + at, span->blocks, (size_t)count * 4);
         at += count;
     }
-    sort_tiles(cuda);
+    fill_singles(cuda, a);
+    s->tile_count = fill_tiles(a, s->tile_tokens, 0, 0, (bt_cuda_tile *)host_of(cuda, s->at.tiles));
+    fill_squads(cuda, a);
     *bytes = (size_t)((uint8_t *)(s->at.blocks + at) - (uint8_t *)s->at.ids);
     return true;
 }

@@ -11,7 +11,7 @@ static uint32_t calls, calls_by[2];
 // What a step brings (step.cu), and what its preparation leaves.
 typedef struct {
     std::vector<uint32_t> positions, tables, blocks;
-    std::vector<bt_cuda_tile> tiles;
+    std::vector<bt_cuda_tile> tiles, squads;
     std::vector<int8_t> q8;
     std::vector<float> q_scale;
 } step;
@@ -19,7 +19,8 @@ typedef struct {
 static void
 lay_out(step *s, const bt_attention_args *a)
 {
-    uint32_t most = BT_CUDA_TILE_COLUMNS / (a->heads / a->kv_heads);
+    uint32_t group = a->heads / a->kv_heads, most = BT_CUDA_TILE_COLUMNS / group, together = 2 + calls / 2 % 2;
+    uint32_t most_together = together * BT_CUDA_TILE_COLUMNS / group;
 
     for (uint32_t i = 0; i < a->span_count; i++) {
         const bt_attention_span *span = &a->spans[i];
@@ -32,6 +33,9 @@ lay_out(step *s, const bt_attention_args *a)
         for (uint32_t t = 0; t < span->count; t += most) {
             s->tiles.push_back({span->row + t, min(most, span->count - t)});
         }
+        for (uint32_t t = 0; t < span->count; t += most_together) {
+            s->squads.push_back({span->row + t, min(most_together, span->count - t)});
+        }
         s->blocks.insert(s->blocks.end(), span->blocks, span->blocks + count);
     }
     s->q8.assign(s->positions.size() * a->heads * a->head_dim, -1);
@@ -39,6 +43,8 @@ lay_out(step *s, const bt_attention_args *a)
     cuda.tokens = (uint32_t)s->positions.size();
     cuda.step.tile_count = (uint32_t)s->tiles.size(), cuda.step.tile_tokens = most;
     cuda.step.at.tiles = s->tiles.data(), cuda.step.single_count = 0;
+    cuda.step.squad_count = (uint32_t)s->squads.size(), cuda.step.squad_tiles = together;
+    cuda.step.at.squads = s->squads.data();
 }
 
 static bt_err

@@ -47,6 +47,7 @@ typedef struct {
     uint32_t room, outlier_bytes;        // outliers of a tile there is room for; bytes of a tile's
     few_codes_ring ring;                 // of few_staged.cuh
     few_places at;
+    bool asks; // whether it would be taken: nothing is queued
 } few_call;
 
 static inline uint32_t

@@ -224,21 +224,40 @@ launch_mma(bt_cuda *cuda, linear_call *c, cudaError_t *error)
     return m->asymmetric ? launch_block<8, true>(cuda, c, block, error) : launch_block<8, false>(cuda, c, block, error);
 }
 
+// Does linear_few take a call with these weights, whether it adds or stores, which is not known? false: one of the two, or that hangs on more.
+static bool
+few_either_way(bt_cuda *cuda, const linear_call *c, const bt_linear_args *a, bool *takes)
+{
+    linear_call adds = *c;
+    bool too;
+
+    adds.epilogue = BT_LINEAR_ADD;
+    return bt_cuda_takes_few(cuda, a, c, takes) && bt_cuda_takes_few(cuda, a, &adds, &too) && *takes == too;
+}
+
 bool
-bt_cuda_next_order(const bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, bt_cuda_a8_order *order)
+bt_cuda_next_order(bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, bt_cuda_a8_order *order)
 {
     const bt_weight *w = next->weights[0];
     bt_linear_args args;
     linear_call c;
+    bool few;
 
-    if (tokens < BT_CUDA_WIDE_TOKENS || next->weight_count != 1 || next->norm != NULL ||
-        w->format.kind != BT_WEIGHT_INT || w->format.asymmetric || w->format.act_block != 128) {
+    if (tokens == 1 || next->weight_count != 1 || next->norm != NULL || w->format.kind != BT_WEIGHT_INT ||
+        w->format.asymmetric || w->format.act_block != 128) {
         return false;
     }
     memset(&args, 0, sizeof args);
     args.weights[0] = w, args.weight_count = 1, args.tokens = tokens;
     c = call_of(cuda, &args);
-    return bt_cuda_wants_wide(cuda, &c, order);
+    *order = BT_A8_FRAGMENTS;
+    if (!few_either_way(cuda, &c, &args, &few)) {
+        return false;
+    }
+    if (!few) {
+        bt_cuda_wants_wide(cuda, &c, order);
+    }
+    return true;
 }
 
 // On warpgroups, which may leave what the next call begins with.

@@ -161,6 +161,9 @@ bt_err bt_cuda_activations(bt_cuda *cuda, const bt_linear_args *args, linear_cal
 
 // Queues a call of few tokens with what comes before it, if its format and shape have a kernel there (linear_few.cu): *taken says so.
 bt_err bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *args, const linear_call *call, bool *taken);
+// Would it be, of more than one token? By its weights, tokens and epilogue; false: that hangs on what is rare, as a bias is, of which plain calls
+// (linear_lean.cu) have nothing.
+bool bt_cuda_takes_few(bt_cuda *cuda, const bt_linear_args *args, const linear_call *call, bool *taken);
 
 // Do tensor cores take this call's 16-bit weights (linear_half.cu)? By its weights alone, whatever the batch.
 bool bt_cuda_wants_half(const bt_cuda *cuda, const linear_call *call);

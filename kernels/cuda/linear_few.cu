@@ -170,6 +170,9 @@ struct few_launch {
             return BT_OK;
         }
         *taken = true;
+        if (f->asks) {
+            return BT_OK;
+        }
         if (f->encodes) {
             bt_cuda_forget(cuda, a->x);
         } else if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
@@ -182,8 +185,8 @@ struct few_launch {
     }
 };
 
-bt_err
-bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
+static bt_err
+go(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool asks, bool *taken)
 {
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t block = dot_columns(m);
@@ -198,6 +201,7 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
         return err;
     }
     f = bt_few_call_of(c, a, block, ENCODES_MAX);
+    f.asks = asks;
     if (f.segments > 32) {
         return BT_OK;
     }
@@ -207,4 +211,23 @@ bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c,
     err = bt_few_by_format<few_launch>(cuda, a, &f, block, taken);
     // Codes that do not fit beside the weights come segment by segment.
     return err != BT_OK || *taken ? err : bt_cuda_linear_staged(cuda, a, &f, block, taken);
+}
+
+bt_err
+bt_cuda_linear_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
+{
+    return go(cuda, a, c, false, taken);
+}
+
+bool
+bt_cuda_takes_few(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool *taken)
+{
+    linear_call rare = *c;
+    bool plain = false, other = false;
+
+    rare.softcap = 1.0f;
+    go(cuda, a, c, true, &plain);
+    go(cuda, a, &rare, true, &other);
+    *taken = plain;
+    return plain == other;
 }

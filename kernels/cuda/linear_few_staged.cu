@@ -93,6 +93,9 @@ struct staged_launch {
             return BT_OK;
         }
         *taken = true;
+        if (f->asks) {
+            return BT_OK;
+        }
         if ((err = bt_cuda_activations(cuda, a, &f->c)) != BT_OK) {
             return err;
         }

@@ -104,6 +104,9 @@ bt_cuda_linear_lean(bt_cuda *cuda, const bt_linear_args *a, const few_call *call
     if (!*taken) {
         return BT_OK;
     }
+    if (f.asks) {
+        return BT_OK;
+    }
     f.run_inverse = (65536 + f.runs - 1) / f.runs;
     while (1u << f.token_shift < a->tokens) {
         f.token_shift++;

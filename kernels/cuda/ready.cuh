@@ -12,8 +12,8 @@
 #include "kernels/cuda/row.cuh"
 
 // Will the call that comes next, with `tokens` tokens, begin with INT8 of y as it is, in blocks of 128 columns and without sums of them? Then
-// in which order (linear.cu). False also where that is not known: of few tokens.
-bool bt_cuda_next_order(const bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, bt_cuda_a8_order *order);
+// in which order (linear.cu). False also where that is not known, and of one token, whose codes the kernel of few tokens makes itself.
+bool bt_cuda_next_order(bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, bt_cuda_a8_order *order);
 
 // Where what the next call begins with belongs.
 bt_row_target bt_cuda_next_target(const bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens,

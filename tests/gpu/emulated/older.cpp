@@ -37,6 +37,13 @@ bt_cuda_wants_wide(const bt_cuda *, const linear_call *, bt_cuda_a8_order *)
     return false;
 }
 
+bool
+bt_cuda_takes_few(bt_cuda *, const bt_linear_args *, const linear_call *, bool *taken)
+{
+    *taken = false;
+    return true;
+}
+
 bt_err
 bt_cuda_linear_few(bt_cuda *, const bt_linear_args *, const linear_call *, bool *taken)
 {

@@ -15,7 +15,7 @@
 #include "kernels/cuda/ptx_multicast.cuh"
 
 #define ROWS 256u
-#define WARPS 8u // that multiply
+#define WARPS 8u                   // that multiply
 #define THREADS (WARPS * 32 + 128) // a warpgroup gives registers to the others
 #define SHARED_MAX (227u * 1024)
 #define STAGES_MAX 8u
@@ -56,7 +56,8 @@ head_load_codes(const head_call &h, const wide_maps &maps, uint32_t item, uint32
     bt_barrier_expect(full, N * 128 + (row + ROWS / 2 < rows ? ROWS : ROWS / 2) * 128);
     for (uint32_t half = 0; half < ROWS; half += ROWS / 2) {
         if (row + half < rows) {
-            bt_bulk_box(stage + head_stage<N>::codes_at + half * 128, &maps.codes[0], unit * WIDE_UNIT, row + half, full);
+            bt_bulk_box(stage + head_stage<N>::codes_at + half * 128, &maps.codes[0], unit * WIDE_UNIT, row + half,
+                        full);
         }
     }
 }
@@ -69,7 +70,8 @@ head_load(const head_call &h, const wide_maps &maps, uint32_t memory, uint32_t b
     head_at at = {0, 0};
 
     if (bt_elect()) {
-        for (uint32_t u = 0; u < WIDE_AHEAD && u < h.units; u++) { // (more would come before what the kernel before has to load)
+        for (uint32_t u = 0; u < WIDE_AHEAD && u < h.units;
+             u++) { // (more would come before what the kernel before has to load)
             head_load_codes<N>(h, maps, blockIdx.x, u, memory + u * S::bytes, barriers + u * 16);
         }
         bt_prefetch_map(&maps.a8);
@@ -98,7 +100,8 @@ head_load(const head_call &h, const wide_maps &maps, uint32_t memory, uint32_t b
 
 // Four dots, of two rows and two tokens, to y.
 static __device__ __forceinline__ void
-head_store(const linear_call &c, const int32_t dot[4], uint32_t row, const float sw[2], uint32_t token, const float sa[2])
+head_store(const linear_call &c, const int32_t dot[4], uint32_t row, const float sw[2], uint32_t token,
+           const float sa[2])
 {
     float v[4];
 
@@ -143,8 +146,7 @@ head_work(const head_call &h, uint32_t memory, uint32_t barriers)
     typedef head_stage<N> S;
     const bt_cuda_matrix &m = h.w.c.part[0];
     uint32_t lane = threadIdx.x % 32, own = threadIdx.x / 128 * 128; // rows of an item before this warpgroup's
-    uint64_t tokens_of_first = bt_wgmma_rows(memory),
-             codes_of_first = tokens_of_first + (S::codes_at + own * 128) / 16;
+    uint64_t tokens_of_first = bt_wgmma_rows(memory), codes_of_first = tokens_of_first + (S::codes_at + own * 128) / 16;
     head_at at = {0, 0};
 
     bt_wait_before();
@@ -246,8 +248,7 @@ bt_cuda_wide_head(bt_cuda *cuda, const wide_call *w, cudaError_t *error)
     head_call h = {*w, 0, 0, 0};
 
     if (c->part_count != 1 || m->nibbles || m->asymmetric || dot_columns(m) != BT_BLOCK_ROW || w->turned != NULL ||
-        c->epilogue != BT_LINEAR_STORE || c->bias[0] != NULL ||
-        m->tiles < 2 * (ROWS / 16) * (uint32_t)cuda->sms) {
+        c->epilogue != BT_LINEAR_STORE || c->bias[0] != NULL || m->tiles < 2 * (ROWS / 16) * (uint32_t)cuda->sms) {
         return false;
     }
     *error = c->tokens <= 32 ? go<32>(cuda, &h) : c->tokens <= 64 ? go<64>(cuda, &h) : go<128>(cuda, &h);

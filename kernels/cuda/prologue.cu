@@ -1,13 +1,9 @@
 // What happens to a token's row before it meets the weights: RMSNorm if there is one, and INT8.
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/prologue_blocks.cuh"
 
 #include <assert.h>
 
-typedef struct {
-    const float *x;
-    size_t x_stride;
-    bt_row_target to;
-} prologue_args;
+typedef bt_prologue_blocks prologue_args;
 
 // Four columns that need not wait for the others.
 static __device__ __forceinline__ void
@@ -131,6 +127,9 @@ bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
     cudaError_t error;
 
     assert(a.to.cols <= BT_ROW_COLS_MAX);
+    if (fours && bt_cuda_prologue_blocks(cuda, &a, l->tokens, &error)) {
+        return bt_cuda_check(cuda, error, "prologue");
+    }
     if (row || a.to.norm != NULL) {
         error = row ? launch_rows<true>(cuda, a, l->tokens, fours) : launch_rows<false>(cuda, a, l->tokens, fours);
     } else {

@@ -50,6 +50,16 @@ bt_load_once(const void *from)
     return v;
 }
 
+// A word of shared memory, in this place among the others that are loaded so: the compiler puts ordinary loads right before their use.
+static __device__ __forceinline__ float
+bt_shared_load(const float *from)
+{
+    float v;
+
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"((uint32_t)__cvta_generic_to_shared(from)) : "memory");
+    return v;
+}
+
 // The same of memory that others may be writing.
 static __device__ __forceinline__ uint4
 bt_load_stream(const void *from)

@@ -1,6 +1,6 @@
-// bench_cuda [index [decode|layers|wide|others|prompt|half[-layer|-few|-many]|chain|attention [tokens,tokens…]]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
+// bench_cuda [index [decode|layers|wide|head|others|prompt|half[-layer|-few|-many]|chain|attention [tokens,tokens…]]]: what the CUDA operations reach, beside what the device gives in the same run. One JSON line a point; times are
 // medians of replays of a graph in which the weights (or caches) rotate, so that none is still in the L2 cache. With numbers of tokens decode,
-// layers, wide, others and prompt take those instead of their own, and chain the first of them.
+// layers, wide, head, others and prompt take those instead of their own, and chain the first of them.
 #include "kernels/bench/bench_cuda.cuh"
 
 #include "kernels/bench/probe.h"
@@ -184,6 +184,9 @@ main(int argc, char **argv)
         }
         bench_linear(&crowded[0], wide);
         bench_linear(&crowded[1], wide);
+    }
+    if (strstr("head", only) != NULL) {
+        bench_linear(&head, wide);
     }
     for (int i = 0; i < 3 && strstr("others", only) != NULL; i++) {
         bench_linear(&others[i], few);

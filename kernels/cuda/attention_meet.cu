@@ -123,6 +123,7 @@ meet_attend(const attention_call &c, stream_warp<D> &s, decode_unit u, stream_cu
 
 // Four dims from `dim` on of a head of 128 that a warp has all of, four a lane, as the linear call that comes next begins with them (bt_linear_next):
 // a head is a block of its activations.
+template <typename D>
 static __device__ __forceinline__ void
 meet_leave(const attention_call &c, uint32_t row, uint32_t head, uint32_t dim, const float v[4])
 {
@@ -163,7 +164,7 @@ meet_merge(const attention_call &c, stream_warp<D> *warps, const decode_unit &u,
             sum.acc[k] *= sum.l;
         }
         if (D::dims == 128 && c.leaves.to.a8 != NULL) {
-            meet_leave(c, u.row, u.kv_head * c.group + query, e % row * 4, sum.acc);
+            meet_leave<D>(c, u.row, u.kv_head * c.group + query, e % row * 4, sum.acc);
         }
         if (D::dims == 64 || c.leaves.write) {
 #pragma unroll

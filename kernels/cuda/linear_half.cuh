@@ -276,22 +276,23 @@ __launch_bounds__(PROMPT_THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t memory[];
-    __shared__ uint64_t barriers[2 * PROMPT_STAGES];
     uint32_t rank = bt_cluster_rank(), turn = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); // seen to be a warp's
-    prompt_shared s = {(bt_shared_at(memory) + 1023) & ~1023u, bt_shared_at(barriers),
-                       bt_shared_at(barriers + PROMPT_STAGES)};
+    prompt_shared s = prompt_shared_of(memory);
 
     prompt_begin(s);
     if (turn == 0) {
         bt_registers_fewer<40>();
         if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == 0) {
             prompt_load<PAIR, HALF_K>(maps, p, s, rank);
+        } else {
+            bt_wait_before();
         }
     } else {
         uint32_t tile = 0;
         float d[128];
 
         bt_registers_more<232>();
+        bt_wait_before();
         for (uint32_t index = blockIdx.x / 2; index < p.total; index += gridDim.x / 2, tile++) {
             if (tile % 2 == turn - 1) {
                 prompt_tile t = prompt_tile_of<PAIR>(p, index, rank);

@@ -208,9 +208,7 @@ by_prompt(bt_cuda *cuda, const bt_linear_args *a, const linear_call *c, bool on)
         return bt_cuda_prompt(cuda, c, NULL);
     }
     to = bt_cuda_next_target(cuda, &a->next, a->tokens, BT_A8_ROWS);
-    if ((err = bt_cuda_check(cuda, cudaMemsetAsync(cuda->amax, 0, c->tokens * sizeof *cuda->amax, cuda->stream),
-                             "linear, prompt")) != BT_OK ||
-        (err = bt_cuda_prompt(cuda, c, cuda->amax)) != BT_OK) {
+    if ((err = bt_cuda_prompt(cuda, c, cuda->amax)) != BT_OK) {
         return err;
     }
     return bt_cuda_encode_rows(cuda, c, cuda->amax, &to);

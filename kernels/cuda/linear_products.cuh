@@ -30,7 +30,7 @@ bt_cuda_rows_fit(const bt_cuda *cuda, uint32_t cols)
 #define BT_CUDA_PROMPT_TOKENS 256u // below, half of the blocks would have no tokens
 
 bool bt_cuda_wants_prompt(const bt_cuda *cuda, const linear_call *c);
-// y of all tokens, its activations being there; of a pair also the largest of each row, as bits, unless `amax` is NULL.
+// y of all tokens, its activations being there; of a pair also the largest of each row and of what is in `amax` (0), as bits, unless that is NULL.
 bt_err bt_cuda_prompt(bt_cuda *cuda, const linear_call *c, uint32_t *amax);
-// INT8 of y, whose rows' largest are known (linear_rows.cu).
-bt_err bt_cuda_encode_rows(bt_cuda *cuda, const linear_call *c, const uint32_t *amax, const bt_row_target *to);
+// INT8 of y, whose rows' largest are known and are 0 again then (linear_rows.cu).
+bt_err bt_cuda_encode_rows(bt_cuda *cuda, const linear_call *c, uint32_t *amax, const bt_row_target *to);

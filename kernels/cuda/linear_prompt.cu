@@ -63,13 +63,16 @@ bt_cuda_prompt(bt_cuda *cuda, const linear_call *c, uint32_t *amax)
     }
     switch (c->epilogue) {
     case BT_LINEAR_STORE:
-        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_STORE>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+        error = bt_cuda_go_clustered(cuda, prompt_kernel<BT_FINISH_STORE>, blocks, PROMPT_THREADS, PROMPT_SHARED, 2,
+                                     maps, *c, p);
         break;
     case BT_LINEAR_ADD:
-        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_ADD>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+        error = bt_cuda_go_clustered(cuda, prompt_kernel<BT_FINISH_ADD>, blocks, PROMPT_THREADS, PROMPT_SHARED, 2, maps,
+                                     *c, p);
         break;
     default:
-        error = bt_cuda_go(cuda, prompt_kernel<BT_FINISH_SILU>, blocks, PROMPT_THREADS, PROMPT_SHARED, maps, *c, p);
+        error = bt_cuda_go_clustered(cuda, prompt_kernel<BT_FINISH_SILU>, blocks, PROMPT_THREADS, PROMPT_SHARED, 2,
+                                     maps, *c, p);
     }
     return bt_cuda_check(cuda, error, "linear, prompt");
 }

@@ -25,7 +25,7 @@
 #define PROMPT_K 128u       // of a stage
 #define PROMPT_STAGES 6u
 #define PROMPT_STAGE_BYTES ((PROMPT_TOKENS + PROMPT_COLUMNS) * PROMPT_K)
-#define PROMPT_SHARED (PROMPT_STAGES * PROMPT_STAGE_BYTES + 1024u)
+#define PROMPT_SHARED (PROMPT_STAGES * PROMPT_STAGE_BYTES + 2048u) // barriers, and stages at a multiple of 1,024
 #define PROMPT_THREADS 384u
 #define PROMPT_NEAR 8u // pairs of tiles of tokens that follow each other with the same weights
 
@@ -86,7 +86,15 @@ typedef struct {
     uint32_t stages, full, empty; // shared memory: stages, and barriers of 8 bytes each
 } prompt_shared;
 
-// Every thread, before anything else.
+static __device__ __forceinline__ prompt_shared
+prompt_shared_of(const uint8_t *memory)
+{
+    uint32_t at = bt_shared_at(memory);
+
+    return {(at + PROMPT_STAGES * 16 + 1023) & ~1023u, at, at + PROMPT_STAGES * 8};
+}
+
+// Every thread, before anything else; bt_wait_before follows.
 static __device__ __forceinline__ void
 prompt_begin(const prompt_shared &s)
 {
@@ -99,32 +107,53 @@ prompt_begin(const prompt_shared &s)
     }
     bt_cluster_sync();
     bt_let_next();
-    bt_wait_before();
 }
 
-// One warp: all stages of all tiles. A stage has PROMPT_K bytes of a row, which are WIDTH elements.
+// The block's own half of a stage's weights, to both.
+template <bool PAIR, uint32_t WIDTH>
+static __device__ __forceinline__ void
+prompt_load_weights(const prompt_maps &maps, const prompt_tile &t, uint32_t rank, uint32_t step, uint32_t stage,
+                    uint32_t full)
+{
+    uint32_t row = PAIR ? t.row : t.row + rank * PROMPT_COLUMNS / 2;
+
+    bt_bulk_box_all(stage + PROMPT_TOKENS * PROMPT_K + rank * (PROMPT_COLUMNS / 2 * PROMPT_K),
+                    &maps.codes[PAIR ? rank : t.part], step * WIDTH, row, full, 3);
+}
+
+// One warp: all stages of all tiles, and of the first tile those weights that there is room for before the kernel before is over. A stage
+// has PROMPT_K bytes of a row, which are WIDTH elements.
 template <bool PAIR, uint32_t WIDTH>
 static __device__ __forceinline__ void
 prompt_load(const prompt_maps &maps, const prompt_cut &p, const prompt_shared &s, uint32_t rank)
 {
-    uint32_t slot = 0, round = 0;
+    uint32_t slot = 0, round = 0, ahead = min(p.steps, PROMPT_STAGES);
+    prompt_tile first = prompt_tile_of<PAIR>(p, blockIdx.x / 2, rank);
 
+    for (uint32_t step = 0; step < ahead; step++) {
+        if (bt_elect()) {
+            bt_barrier_expect(s.full + step * 8, PROMPT_STAGE_BYTES);
+            prompt_load_weights<PAIR, WIDTH>(maps, first, rank, step, s.stages + step * PROMPT_STAGE_BYTES,
+                                             s.full + step * 8);
+        }
+    }
+    bt_wait_before();
     for (uint32_t index = blockIdx.x / 2; index < p.total; index += gridDim.x / 2) {
         prompt_tile t = prompt_tile_of<PAIR>(p, index, rank);
-        const CUtensorMap *codes = &maps.codes[PAIR ? rank : t.part];
-        uint32_t row = PAIR ? t.row : t.row + rank * PROMPT_COLUMNS / 2;
 
         for (uint32_t step = 0; step < p.steps; step++) {
             uint32_t stage = s.stages + slot * PROMPT_STAGE_BYTES, full = s.full + slot * 8;
+            bool there = index == blockIdx.x / 2 && step < ahead;
 
             if (round != 0) {
                 bt_barrier_wait(s.empty + slot * 8, (round - 1) & 1);
             }
             if (bt_elect()) {
-                bt_barrier_expect(full, PROMPT_STAGE_BYTES);
+                if (!there) {
+                    bt_barrier_expect(full, PROMPT_STAGE_BYTES);
+                    prompt_load_weights<PAIR, WIDTH>(maps, t, rank, step, stage, full);
+                }
                 bt_bulk_box(stage, &maps.a8, step * WIDTH, t.token, full);
-                bt_bulk_box_all(stage + PROMPT_TOKENS * PROMPT_K + rank * (PROMPT_COLUMNS / 2 * PROMPT_K), codes,
-                                step * WIDTH, row, full, 3);
             }
             slot = slot + 1 == PROMPT_STAGES ? 0 : slot + 1;
             round += slot == 0;
@@ -369,23 +398,24 @@ __launch_bounds__(PROMPT_THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t memory[];
-    __shared__ uint64_t barriers[2 * PROMPT_STAGES];
     const bool pair = WHAT == BT_FINISH_SILU;
     uint32_t rank = bt_cluster_rank(), turn = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); // seen to be a warp's
-    prompt_shared s = {(bt_shared_at(memory) + 1023) & ~1023u, bt_shared_at(barriers),
-                       bt_shared_at(barriers + PROMPT_STAGES)};
+    prompt_shared s = prompt_shared_of(memory);
 
     prompt_begin(s);
     if (turn == 0) {
         bt_registers_fewer<40>(); // 40 + 2 × 232 are the 3 × 168 of the launch
         if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == 0) {
             prompt_load<pair, PROMPT_K>(maps, p, s, rank);
+        } else {
+            bt_wait_before();
         }
     } else {
         uint32_t tile = 0;
         int32_t d[128];
 
         bt_registers_more<232>();
+        bt_wait_before();
         for (uint32_t index = blockIdx.x / 2; index < p.total; index += gridDim.x / 2, tile++) {
             if (tile % 2 == turn - 1) {
                 prompt_tile t = prompt_tile_of<pair>(p, index, rank);

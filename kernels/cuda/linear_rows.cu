@@ -118,7 +118,7 @@ bt_cuda_finish_rows(bt_cuda *cuda, const linear_call *c, const bt_products *s, u
 
 // A row that is there, by one block of threads.
 static __global__ void __launch_bounds__(256)
-    encode_kernel(const float *y, size_t stride, const uint32_t *amax, const __grid_constant__ bt_row_target to)
+    encode_kernel(const float *y, size_t stride, uint32_t *amax, const __grid_constant__ bt_row_target to)
 {
     uint32_t token = blockIdx.x;
     bt_int8_scale scale;
@@ -126,8 +126,9 @@ static __global__ void __launch_bounds__(256)
     bt_let_next();
     bt_wait_before();
     scale = bt_ref_int8_scale(amax[token]);
+    __syncthreads();
     if (threadIdx.x == 0) {
-        to.sa[token] = scale.scale;
+        to.sa[token] = scale.scale, amax[token] = 0; // for the next call
     }
 #pragma unroll 4
     for (uint32_t k = threadIdx.x * 4; k < to.a8_stride; k += blockDim.x * 4) {
@@ -139,7 +140,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 bt_err
-bt_cuda_encode_rows(bt_cuda *cuda, const linear_call *c, const uint32_t *amax, const bt_row_target *to)
+bt_cuda_encode_rows(bt_cuda *cuda, const linear_call *c, uint32_t *amax, const bt_row_target *to)
 {
     return bt_cuda_check(cuda, bt_cuda_go(cuda, encode_kernel, c->tokens, 256, 0, c->y, c->y_stride, amax, *to),
                          "linear, INT8 of rows");

@@ -179,6 +179,15 @@ __trap(void)
 }
 
 static inline uint32_t
+atomicMax(uint32_t *at, uint32_t v)
+{
+    uint32_t before = *at;
+
+    *at = max(before, v);
+    return before;
+}
+
+static inline uint32_t
 atomicAdd(uint32_t *at, uint32_t v)
 {
     uint32_t before = *at;
@@ -290,6 +299,7 @@ __byte_perm(uint32_t a, uint32_t b, uint32_t s)
 // ---- what launchers ask ----
 
 #define cudaGetLastError() cudaSuccess
+#define cudaFuncGetAttributes(attributes, kernel) (memset(attributes, 0, sizeof *(attributes)), cudaSuccess)
 #define cudaFuncSetAttribute(kernel, what, value) ((void)(value), cudaSuccess)
 #define cudaOccupancyMaxActiveClusters(n, kernel, config) (*(n) = emu_clusters[(config)->gridDim.x], cudaSuccess)
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, kernel, threads, bytes)                                       \

@@ -330,6 +330,34 @@ emu_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t ba
     send(f);
 }
 
+// To all blocks of the cluster in `mask`.
+void
+emu_box_all(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t barrier, uint32_t mask)
+{
+    uint32_t own = emu_s, first = emu_all[emu_s].first;
+
+    for (uint32_t rank = 0; rank < emu_cluster_size; rank++) {
+        if ((mask >> rank & 1) != 0) {
+            emu_s = first + rank;
+            emu_box(to, map, x, y, barrier);
+            emu_s = own;
+        }
+    }
+}
+
+uint32_t
+emu_cluster_rank(void)
+{
+    return emu_all[emu_s].rank;
+}
+
+void
+emu_cluster_barrier_arrive(uint32_t barrier)
+{
+    emu_memory_at(barrier);
+    arrive(slot_at(barrier), barrier & 0xffffff, 1, 0);
+}
+
 void
 emu_cluster_send(uint32_t at, float v, uint32_t barrier)
 {

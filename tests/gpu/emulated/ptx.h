@@ -15,8 +15,11 @@ void emu_barrier_arrive(uint32_t barrier, uint32_t count, uint32_t bytes);
 bool emu_barrier_over(uint32_t barrier, uint32_t parity);
 void emu_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
 void emu_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t barrier);
+void emu_box_all(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t barrier, uint32_t mask);
 void emu_store(void *to, uint32_t from, uint32_t bytes);
 void emu_stored(void);
+uint32_t emu_cluster_rank(void);
+void emu_cluster_barrier_arrive(uint32_t barrier);
 void emu_cluster_arrive(void);
 void emu_cluster_wait(void);
 void emu_cluster_send(uint32_t at, float v, uint32_t barrier);
@@ -263,6 +266,24 @@ static inline void
 bt_bulk_box(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t b)
 {
     emu_box(to, map, x, y, b);
+}
+
+static inline void
+bt_bulk_box_all(uint32_t to, const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t b, uint16_t mask)
+{
+    emu_box_all(to, map, x, y, b, mask);
+}
+
+static inline uint32_t
+bt_cluster_rank(void)
+{
+    return emu_cluster_rank();
+}
+
+static inline void
+bt_barrier_arrive_there(uint32_t b)
+{
+    emu_cluster_barrier_arrive(b);
 }
 
 static inline void

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/emulated/run.sh BUILD [all] [DRIVER…]: kernels run by a CPU (README.md), built in BUILD/emulated with the libraries of a build
-# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, older, attention, prompt (default: all five).
+# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, older, gemm, attention, prompt (default: all six).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1") here=tests/gpu/emulated how="" drivers="" failed=0
@@ -24,7 +24,7 @@ translate() {
         */launch.cuh) cp $here/launch.cuh "$at/$f.new" ;;
         */ptx*.cuh) printf '#pragma once\n#include "ptx.h"\n' >"$at/$f.new" ;;
         *) sed -E -e 's/extern __shared__ (__align__\([0-9]+\) )?uint8_t ([a-z_]+)\[\];/uint8_t *\2 = emu_shared;/' -e 's/__shared__/static/' \
-            -e 's/__forceinline__/inline/' -e 's/__noinline__/__attribute__((noinline))/' \
+            -e 's/__cluster_dims__\([^)]*\)//' -e 's/__forceinline__/inline/' -e 's/__noinline__/__attribute__((noinline))/' \
             -e 's/(^|[^.])(grid|block)Dim\./\1emu_\2_dim./g' "$f" >"$at/$f.new" ;;
         esac
         cmp -s "$at/$f.new" "$at/$f" && rm "$at/$f.new" || mv "$at/$f.new" "$at/$f"
@@ -62,12 +62,13 @@ driver() {
 }
 
 translate
-for name in ${drivers:-few wide older attention prompt}; do
+for name in ${drivers:-few wide older gemm attention prompt}; do
     case $name in
     few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one,lean}.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
     older) driver older "$at"/kernels/cuda/linear.cu tests/kernels/linear_case.c ;;
     attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
+    gemm) driver gemm "$at"/kernels/cuda/linear_prompt.cu tests/kernels/linear_case.c ;;
     prompt) driver prompt "$at"/kernels/cuda/attention_{prompt,squad}.cu tests/kernels/attention_case.c ;;
     *) echo "no such driver: $name"; exit 2 ;;
     esac

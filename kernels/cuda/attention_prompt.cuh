@@ -207,11 +207,16 @@ __launch_bounds__(PROMPT_THREADS, DIM == 64    ? 4
         if (at.strange) {
             prompt_walk<DIM, true>(c, s, state, rows, low, high, to, at, acc);
         }
-        prompt_end_split<DIM, prompt_pieces>(c, item, s.totals[threadIdx.x], state, rows, split, acc);
+        prompt_end_split<DIM, prompt_pieces>(
+            c, item,
+            [&](int h, float m, float sum) {
+                prompt_merge<DIM, prompt_pieces>(c, item, s.totals[threadIdx.x][h], rows[h], h, m, sum, split, acc);
+            },
+            state, rows, split, acc);
     }
     if (c.splits != 0 && item.first / 64 * 64 >= item.split * BT_ATTENTION_SPLIT + BT_ATTENTION_SPLIT) {
-        prompt_end_split<DIM, prompt_pieces>(c, item, s.totals[threadIdx.x], state, rows, item.split,
-                                             acc); // nobody saw any of it
+        prompt_end_split<DIM, prompt_pieces>(
+            c, item, [](int, float, float) {}, state, rows, item.split, acc); // nobody saw any of it
     }
 }
 

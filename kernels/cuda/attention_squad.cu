@@ -29,17 +29,52 @@ struct squad_pieces {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// prompt_merge with what was merged in shared memory, as reading it from `out` is waited for.
+template <int WARPGROUPS>
+static __device__ __forceinline__ void
+squad_merge(const attention_call &c, squad_shared<WARPGROUPS> &s, const prompt_item &item, const prompt_row &row, int h,
+            float m, float sum, uint32_t split, const float acc[SQUAD_DIM / 8][4])
+{
+    prompt_total &total = s.totals[threadIdx.x][h];
+    bool before = prompt_first(row) / BT_ATTENTION_SPLIT < split, last = (row.end - 1) / BT_ATTENTION_SPLIT == split;
+    bool wide = ((size_t)c.a.out / 4 | c.a.out_stride) % 4 == 0;
+    float most = before && total.m > m ? total.m : m, a = bt_ref_exp2(total.m - most), b = bt_ref_exp2(m - most);
+    float *out = prompt_out_of(c, item, SQUAD_DIM, prompt_row_index(h)), inverse;
+
+    total.l = before ? fmaf(total.l, a, sum * b) : sum;
+    total.m = most;
+    inverse = 1.0f / total.l;
+#pragma unroll
+    for (int i = 0; i < (int)SQUAD_DIM / 16; i++) {
+        float4 x = squad_pieces::of<SQUAD_DIM>(acc, i, h);
+
+        if (before) {
+            float4 y = s.merged[h][i][threadIdx.x];
+
+            x.x = fmaf(y.x, a, x.x * b), x.y = fmaf(y.y, a, x.y * b);
+            x.z = fmaf(y.z, a, x.z * b), x.w = fmaf(y.w, a, x.w * b);
+        }
+        if (last) {
+            x.x *= inverse, x.y *= inverse, x.z *= inverse, x.w *= inverse;
+            prompt_store(out + squad_pieces::at(i), x, wide);
+        } else {
+            s.merged[h][i][threadIdx.x] = x;
+        }
+    }
+}
+
 template <int WARPGROUPS>
 static __device__ __forceinline__ void
 squad_end_split(const attention_call &c, squad_shared<WARPGROUPS> &s, const prompt_item &item, prompt_state &state,
                 uint32_t split, float acc[SQUAD_DIM / 8][4])
 {
-    uint4 ends = s.ends[threadIdx.x];
+    uint2 ends = s.ends[threadIdx.x];
     prompt_row rows[2] = {{ends.x, c.a.window}, {ends.y, c.a.window}};
+    auto merge = [&](int h, float m, float sum) { squad_merge(c, s, item, rows[h], h, m, sum, split, acc); };
 
     squad_take_state(s, threadIdx.x, state);
     squad_scale_sums(state, 0x1p-64f);
-    prompt_end_split<SQUAD_DIM, squad_pieces>(c, item, s.totals[threadIdx.x], state, rows, split, acc);
+    prompt_end_split<SQUAD_DIM, squad_pieces>(c, item, merge, state, rows, split, acc);
     squad_leave_sums(s, threadIdx.x, state);
 }
 
@@ -65,8 +100,10 @@ squad_attend(const attention_call &c, squad_shared<WARPGROUPS> &s, const squad_t
                       turn};
 
     s.ends[threadIdx.x] =
-        make_uint4(prompt_row_of(c, item, prompt_row_index(0)).end, prompt_row_of(c, item, prompt_row_index(1)).end,
-                   prompt_row_of(c, item, first_row).end, prompt_first(prompt_row_of(c, item, first_row + 15)));
+        make_uint2(prompt_row_of(c, item, prompt_row_index(0)).end, prompt_row_of(c, item, prompt_row_index(1)).end);
+    s.whole[threadIdx.x / 32] =
+        make_uint2(prompt_row_of(c, item, first_row).end, prompt_first(prompt_row_of(c, item, first_row + 15)));
+    __syncwarp();
     s.factors[threadIdx.x] = make_float4(state.w, state.minus_w[0] * 0x1p40f, state.minus_w[1] * 0x1p40f, 0.0f);
     squad_leave_sums(s, at.self, state);
     at.strange = __any_sync(0xffffffffu, !ordinary || c.a.softcap > 0) != 0;
@@ -152,7 +189,7 @@ squad_begin(squad_shared<WARPGROUPS> &s)
     if (threadIdx.x < SQUAD_STAGES) {
         bt_barrier_init(bt_shared_at(&s.full[threadIdx.x]), SQUAD_BRINGERS);
         bt_barrier_init(bt_shared_at(&s.empty[threadIdx.x]), WARPGROUPS * 128);
-        s.uneven[threadIdx.x] = 0;
+        s.uneven[threadIdx.x] = make_uint4(0, 0, 0, 0);
     }
     if (threadIdx.x < 2) {
         bt_barrier_init(bt_shared_at(&s.known[threadIdx.x]), SQUAD_BRINGERS);
@@ -175,6 +212,7 @@ __launch_bounds__(WARPGROUPS * 128 + SQUAD_BRINGERS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t memory[];
+    static_assert(sizeof(squad_shared<WARPGROUPS>) <= 227 * 1024, "what a block may have");
     squad_shared<WARPGROUPS> &s = *(squad_shared<WARPGROUPS> *)memory;
     uint32_t warpgroup =
         __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); // as a number that the compiler knows to be a warp's

@@ -96,19 +96,24 @@ prompt_read(const float *from, bool wide)
     return wide ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
 }
 
+// Where the sums of row n go.
+static __device__ __forceinline__ float *
+prompt_out_of(const attention_call &c, const prompt_item &item, uint32_t dim, uint32_t n)
+{
+    return c.a.out + (size_t)(item.row + n / c.group) * c.a.out_stride +
+           (size_t)(item.kv_head * c.group + n % c.group) * dim;
+}
+
 // total ∪= this split of one row: the running total lies in `out`, where each thread reads only what it wrote itself.
 template <int DIM, typename PIECES>
 static __device__ __forceinline__ void
 prompt_merge(const attention_call &c, const prompt_item &item, prompt_total &total, const prompt_row &row, int h,
              float m, float sum, uint32_t split, const float acc[DIM / 8][4])
 {
-    uint32_t n = prompt_row_index(h);
     bool before = prompt_first(row) / BT_ATTENTION_SPLIT < split, last = (row.end - 1) / BT_ATTENTION_SPLIT == split;
     bool wide = ((size_t)c.a.out / 4 | c.a.out_stride) % 4 == 0;
     float most = before && total.m > m ? total.m : m, a = bt_ref_exp2(total.m - most), b = bt_ref_exp2(m - most);
-    float *out = c.a.out + (size_t)(item.row + n / c.group) * c.a.out_stride +
-                 (size_t)(item.kv_head * c.group + n % c.group) * DIM;
-    float inverse;
+    float *out = prompt_out_of(c, item, DIM, prompt_row_index(h)), inverse;
 
     total.l = before ? fmaf(total.l, a, sum * b) : sum;
     total.m = most;
@@ -154,9 +159,10 @@ prompt_keep(const attention_call &c, const prompt_item &item, int h, float m, fl
     }
 }
 
-template <int DIM, typename PIECES>
+// merge(h, m, sum) adds the split to what was merged of row half h.
+template <int DIM, typename PIECES, typename MERGE>
 static __device__ __forceinline__ void
-prompt_end_split(const attention_call &c, const prompt_item &item, prompt_total totals[2], prompt_state &state,
+prompt_end_split(const attention_call &c, const prompt_item &item, const MERGE &merge, prompt_state &state,
                  const prompt_row rows[2], uint32_t split, float acc[DIM / 8][4])
 {
     float m[2];
@@ -171,7 +177,7 @@ prompt_end_split(const attention_call &c, const prompt_item &item, prompt_total 
         if (prompt_row_index(h) < item.rows && c.splits != 0) {
             prompt_keep<DIM, PIECES>(c, item, h, m[h], sum, seen, acc);
         } else if (prompt_row_index(h) < item.rows && seen) {
-            prompt_merge<DIM, PIECES>(c, item, totals[h], rows[h], h, m[h], sum, split, acc);
+            merge(h, m[h], sum);
         }
 #pragma unroll
         for (int b = 0; b < 4; b++) {

@@ -11,7 +11,7 @@
 #include "kernels/cuda/ptx_wgmma.cuh"
 
 #define SQUAD_DIM 128u
-#define SQUAD_STAGES 6u
+#define SQUAD_STAGES 3u
 #define SQUAD_BIAS 2064640 // what all scores begin with, see squad_softmax.cuh
 #define SQUAD_BRINGERS 128u
 
@@ -32,13 +32,15 @@ template <int WARPGROUPS> struct squad_shared {
     uint8_t bias[64 * 32];                     // both factors of SQUAD_BIAS: all of its sixteens of bytes are the same
     prompt_scales scales[SQUAD_STAGES];
     float4 sums[2][WARPGROUPS * 128]; // l of both rows, where no register is left for it
-    uint4 ends[WARPGROUPS *
-               128]; // of what both rows see; where what all of the warp's rows see ends, and where it begins
+    uint2 ends[WARPGROUPS * 128]; // of what both rows see
+    uint2 whole[WARPGROUPS * 4]; // of a warp: where what all of its rows see ends, and where it begins
     float4 factors[WARPGROUPS * 128]; // w and minus_w of a thread's state
     prompt_total totals[WARPGROUPS * 128][2];
+    float4 merged[2][SQUAD_DIM / 16][WARPGROUPS * 128]; // acc of the splits before, of both rows
     uint32_t halves[SQUAD_STAGES][64]; // scales as they come: 32 pairs of K's, 32 of V's
-    uint32_t
-        uneven[SQUAD_STAGES]; // the last tile there of which a scale is no number, or one of V's not above 0, plus 1
+    // Four times, as one word of all lanes would be waited for at once: the last tile there of which a scale is no number, or one of V's not above 0,
+    // plus 1.
+    uint4 uneven[SQUAD_STAGES];
     uint64_t full[SQUAD_STAGES], empty[SQUAD_STAGES]; // all is there; everybody is done with it
     uint64_t known[2], done[2];                       // the same of tasks (but Q: that is there with the first tile)
     squad_task tasks[2];
@@ -186,7 +188,7 @@ squad_turn_scales(squad_shared<WARPGROUPS> &s, const prompt_item &item, uint32_t
         *(float2 *)&s.scales[slot].v[pair * 2] = make_float2(low, high);
     }
     if (!(fabsf(low) < INFINITY && fabsf(high) < INFINITY) || (self >= 32 && !(low > 0.0f && high > 0.0f))) {
-        s.uneven[slot] = tile + 1;
+        s.uneven[slot] = make_uint4(tile + 1, tile + 1, tile + 1, tile + 1);
     }
 }
 
@@ -225,30 +227,23 @@ squad_go_on(squad_turn &t)
     t.parity ^= t.slot == 0;
 }
 
-// All tiles of a task, as stages become free. A tile is handed over when the next has been asked for.
+// All tiles of a task, as stages become free.
 template <int WARPGROUPS>
 static __device__ __forceinline__ void
 squad_bring(const attention_call &c, squad_shared<WARPGROUPS> &s, const squad_task &task, squad_turn &at)
 {
     squad_source from = squad_source_of(c, task.item);
-    uint32_t before = 0, tile = task.tile, blocks[4];
+    uint32_t blocks[4];
 
-    squad_find(c, task.item, tile, blocks);
-    for (; tile < task.end; tile += 64) {
+    squad_find(c, task.item, task.tile, blocks);
+    for (uint32_t tile = task.tile; tile < task.end; tile += 64) {
         bt_barrier_wait(bt_shared_at(&s.empty[at.slot]), at.parity ^ 1);
         squad_load(c, s, from, at.slot, tile, blocks);
         bt_copy_commit();
         squad_find(c, task.item, tile + 64, blocks);
-        if (tile != task.tile) {
-            bt_copy_wait<1>();
-            squad_hand_over(s, task.item, before, tile - 64);
-        }
-        before = at.slot;
-        squad_go_on(at);
-    }
-    if (tile != task.tile) {
         bt_copy_wait<0>();
-        squad_hand_over(s, task.item, before, tile - 64);
+        squad_hand_over(s, task.item, at.slot, tile);
+        squad_go_on(at);
     }
 }
 

@@ -111,9 +111,9 @@ template <int WARPGROUPS>
 static __device__ __forceinline__ squad_signs
 squad_look_at(const squad_shared<WARPGROUPS> &s, const squad_place &at)
 {
-    uint2 seen = *(const uint2 *)&s.ends[at.self].z;
+    uint2 seen = s.whole[at.self / 32];
 
-    return squad_signs{s.uneven[at.turn.slot], seen.x, seen.y};
+    return squad_signs{((const uint32_t *)&s.uneven[at.turn.slot])[at.self % 4], seen.x, seen.y};
 }
 
 template <int WARPGROUPS>

@@ -97,7 +97,7 @@ wants_tall(const bt_cuda *cuda, const linear_call *c)
     const bt_cuda_matrix *m = &c->part[0];
     uint32_t rows = (uint32_t)(c->tiles_all + 15) / 16, sms = (uint32_t)cuda->sms;
 
-    if (!m->nibbles || m->asymmetric || m->block != 128 || c->tokens > 32) {
+    if (!m->nibbles || m->asymmetric || m->block != 128 || c->tokens > 64) {
         return false;
     }
     return c->tokens <= 16 || (c->padded <= WIDE_RUN * SEGMENT && rows <= sms && rows * 2 > sms);

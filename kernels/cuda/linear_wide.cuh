@@ -73,8 +73,8 @@ __launch_bounds__(WIDE_THREADS, 1)
             wide_finish<BITS, BLOCK, ASYM, N, true>(w, wide_runs(w, W::partials_bytes), outliers, rank, threadIdx.x);
         } else if (wide_leaves<BLOCK, ASYM, N>(w)) {
             wide_meet(w);
-            wide_leave<N>(w, partials, outliers, (uint32_t *)(memory + W::partials_bytes),
-                          threadIdx.x); // behind the sums
+            wide_leave<N>(w, partials, outliers, (uint32_t *)(memory + (W::late ? W::partials_bytes : 0)),
+                          threadIdx.x); // behind the sums, or in the ring
         } else {
             wide_finish<BITS, BLOCK, ASYM, N, false>(w, partials, outliers, rank, threadIdx.x);
         }

@@ -219,6 +219,8 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
     uint32_t t = thread / 16 / fours, own_token = thread / 16 % fours * 4;
     bool met = !once;
 
+    static_assert(!once || fours * 4 >= N, "a thread has four tokens of a row");
+
     if (!once) {
         wide_all_there<FAR, once>(w);
     }
@@ -247,19 +249,14 @@ wide_finish(const wide_call &w, const float *partials, const float *outliers, ui
             if (row.there) {
                 wide_finish_both<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, up, own_token);
             }
-        } else {
-#pragma unroll 2
-            for (uint32_t token = own_token; token < N && first_token + token < c.tokens && row.there;
-                 token += fours * 4) {
-                uint32_t count = c.tokens - first_token - token;
-                float *y = c.y + (first_token + token) * c.y_stride + row.to;
-                float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, token);
+        } else if (row.there) {
+            uint32_t count = c.tokens - first_token - own_token;
+            float4 r = wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, row, own_token);
 
-                if (c.paired) {
-                    r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, token), count);
-                }
-                wide_store(c, y, count, r, old);
+            if (c.paired) {
+                r = wide_pair(c, r, wide_values<BITS, BLOCK, ASYM, N, FAR>(w, partials, up, own_token), count);
             }
+            wide_store(c, c.y + (first_token + own_token) * c.y_stride + row.to, count, r, old);
         }
     }
 }

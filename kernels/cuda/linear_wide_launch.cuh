@@ -54,7 +54,7 @@ outlier_bytes(const linear_call *c, uint32_t ranks, uint32_t n)
 #define COST_FAR 6u
 
 typedef struct {
-    uint32_t n, stage_bytes, partials_bytes, own_bytes, turn;
+    uint32_t n, stage_bytes, partials_bytes, own_bytes, turn, kept_bytes;
 } wide_sizes;
 
 // Rounds of the whole GPU times what a block takes, in units.
@@ -79,9 +79,13 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
         int32_t left = (int32_t)(SHARED_MAX - BARRIER_BYTES - sizes->own_bytes) - (int32_t)sums;
         uint32_t stages = left > 0 ? (uint32_t)left / sizes->stage_bytes / sizes->turn * sizes->turn : 0,
                  each = run < segments ? run : segments;
-        bool far_fits = ranks > 1 && blocks <= BT_CUDA_MEETINGS - WIDE_TURNS &&
+        bool keeps = sizes->kept_bytes != 0 && each > 2;
+        bool far_fits = !keeps && ranks > 1 && blocks <= BT_CUDA_MEETINGS - WIDE_TURNS &&
                         (size_t)blocks * ranks * sizes->partials_bytes <= cuda->partial_floats * 4;
 
+        if (keeps && (size_t)blocks * ranks * sizes->kept_bytes > cuda->partial_floats * 4) {
+            continue;
+        }
         for (int far = 0; far < (far_fits ? 2 : 1) && ranks <= WIDE_RANKS && stages >= 2; far++) {
             uint32_t clusters = cuda->clusters[ranks];
             uint32_t cost = far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + COST_FAR, stages)
@@ -93,6 +97,7 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
                 w->stages = stages < most ? stages : most;
                 w->outlier_bytes = sums;
                 w->runs = far ? cuda->partials : NULL;
+                w->kept = keeps ? cuda->partials : NULL;
             }
         }
     }
@@ -137,7 +142,7 @@ static cudaError_t
 go(bt_cuda *cuda, wide_call *w)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes, W::own_bytes, W::turn};
+    const wide_sizes sizes = {N, W::stage_bytes, W::partials_bytes, W::own_bytes, W::turn, W::kept_bytes};
     wide_maps maps;
 
     for (uint32_t ranks = 1; ranks <= WIDE_RANKS && cuda->clusters[ranks] == 0; ranks++) {

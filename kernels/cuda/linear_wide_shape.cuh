@@ -33,6 +33,8 @@ typedef struct {
     uint32_t fours;                 // warpgroups whose rows are one box
     // [blocks of rows and tokens][groups] sums of runs of K that meet in global memory; NULL: those of a cluster meet
     float *runs;
+    float *
+        kept; // [blocks of threads][WIDE_WORKERS · N / 2] sums of third segments (wide::kept), of runs of more than two
     uint32_t *meetings; // counters, 0 between launches: WIDE_TURNS of the turning, then one a meeting in global memory
     uint32_t turns;     // pieces of `turned` (linear_wide_turn.cuh); 0: no outliers
     uint8_t share[WIDE_RANKS + 1]; // first tile that each of those that share K finishes, and the end
@@ -47,8 +49,8 @@ typedef struct {
 
 // Maps of a call for n tokens a block of threads and `blocks` scales in 128 columns; false: this driver cannot.
 bool bt_cuda_wide_maps(const wide_call *w, uint32_t n, uint32_t blocks, wide_maps *maps);
-// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 32 tokens also with 256 rows a block of threads, N = 16, 24 or 32, or with
-// 128 rows and n = 24, 48, 80, 96 or 112) and of 8.
+// Launches, of codes of 4 bits (symmetric ones in blocks of 128 and up to 64 tokens also with 256 rows a block of threads, N = 16, 24, 32, 48 or 64,
+// or with 128 rows and n = 24, 48, 80, 96 or 112) and of 8.
 cudaError_t bt_cuda_wide_tall(bt_cuda *cuda, wide_call *w);
 cudaError_t bt_cuda_wide_between(bt_cuda *cuda, wide_call *w, uint32_t n);
 cudaError_t bt_cuda_wide_nibbles(bt_cuda *cuda, wide_call *w);
@@ -77,9 +79,14 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
     static const int partials_bytes = partial_bytes * (ASYM ? 2 : 1);
     static const int outputs = N / 2; // of a thread
     // Of tall blocks sums stay in registers to the end and lie in the ring of stages then; else they have shared memory of their own.
-    static const bool late = WIDE_FOURS == 4 && !ASYM;
+    static const bool late = WIDE_FOURS == 4 && N <= 32 && !ASYM;
+    // Of tall blocks of more tokens a thread has no registers for more than one segment's sums. The first pair lies in shared memory, and the
+    // third segment's in global memory until the fourth's are there.
+    static const bool kept = WIDE_FOURS == 4 && N > 32;
+    static const int kept_bytes = kept ? (int)WIDE_WORKERS * N / 2 * 4 : 0;
     static const int own_bytes = late ? 0 : partials_bytes;
-    static const int turn = BITS == 4 && BLOCK == 128 && !ASYM && N <= 64 ? 2 : 1; // stages of a turn of the loop
+    static const int turn =
+        BITS == 4 && BLOCK == 128 && !ASYM && N <= 64 && !kept ? 2 : 1; // stages of a turn of the loop
 
     // Has a row one scale, over all columns? And bytes of a tile's scales in a stage.
     static __device__ __forceinline__ bool by_row(const linear_call &c)
@@ -97,7 +104,7 @@ template <int BITS, int BLOCK, bool ASYM, int N> struct wide {
 // nothing: outliers need theirs). `columns`: of outliers, on their way at once, while others multiply and after that.
 template <int N> struct wide_registers {
     static const bool tall = WIDE_FOURS == 4;
-    static const int workers = tall ? 96 : 216, others = tall ? 88 : 72;
+    static const int workers = tall ? (N > 32 ? 104 : 96) : 216, others = tall ? (N > 32 ? 64 : 88) : 72;
     static const int columns = N > 64 ? 2 : N > 32 ? 4 : 8, columns_late = 8;
 };
 

@@ -1,5 +1,5 @@
 // linear_wide.cuh: the warps that multiply. A warpgroup has 64 rows; its sums stay in registers, but for the first pair of segments
-// (of tall blocks that one, too: wide::late).
+// (of tall blocks that one, too: wide::late; of those of more than 32 tokens only one segment's: wide::kept).
 #pragma once
 
 #include "kernels/cuda/linear_wide_shape.cuh"
@@ -190,6 +190,46 @@ wide_join(uint32_t r, float unit, float *partials, uint32_t warp, uint32_t lane,
     }
 }
 
+// The same of wide::kept: sums wait in shared memory, but those of a third segment, where a fourth comes, in global memory.
+template <typename W, int N>
+static __device__ __forceinline__ void
+wide_keep(const wide_call &w, uint32_t r, bool last, float unit, float *partials, uint32_t warp, uint32_t lane,
+          float *acc)
+{
+    float4 *kept = (float4 *)w.kept +
+                   ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * (W::kept_bytes / 16) +
+                   threadIdx.x;
+
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        acc[i] *= unit;
+    }
+    if (r == 2 && !last) {
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+            __stcg(kept + i * WIDE_WORKERS, make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]));
+        }
+    } else {
+        if (r == 3) {
+#pragma unroll
+            for (int i = 0; i < N / 8; i++) {
+                float4 v = __ldcg(kept + i * WIDE_WORKERS);
+
+                acc[i * 4] = v.x + acc[i * 4], acc[i * 4 + 1] = v.y + acc[i * 4 + 1];
+                acc[i * 4 + 2] = v.z + acc[i * 4 + 2], acc[i * 4 + 3] = v.w + acc[i * 4 + 3];
+            }
+        }
+        if (r != 0) {
+            wide_add_put<N>(partials, warp, lane, acc);
+        }
+        wide_put<N>(partials, warp, lane, acc);
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        acc[i] = 0.0f;
+    }
+}
+
 // This warp has read the stage.
 static __device__ __forceinline__ void
 wide_release(uint32_t full, uint32_t lane)
@@ -220,16 +260,17 @@ wide_put_run(uint32_t segments, float *partials, uint32_t warp, uint32_t lane, f
 }
 
 // The multiplying warps: leave the block's sums among the partials. While products are on their way the next stage is waited for and, where
-// there are registers, its nibbles are read: behind the last one there is one of nothing (wide_load). Two stages are a turn of the loop
-// where the ring has an even number (wide::turn).
+// there are registers, its nibbles are read: behind the last one there is one of nothing (wide_load). Where there are few (wide::kept) they
+// come while the products are scaled, and are turned to bytes when the next ones begin. Two stages are a turn of the loop where the ring has
+// an even number (wide::turn).
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
 wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t barriers, uint32_t units, uint32_t warp,
           uint32_t lane)
 {
     typedef wide<BITS, BLOCK, ASYM, N> W;
-    const bool EARLY =
-        BITS == 4 && BLOCK == 128 && N <= 64 && WIDE_FOURS == 2; // of four warpgroups one can always go on
+    // Of four warpgroups one can always go on.
+    const bool EARLY = BITS == 4 && BLOCK == 128 && N <= 64 && WIDE_FOURS == 2, LATE = W::kept;
     const float unit = BITS == 4 && !ASYM ? 0.0625f : 1.0f;
     bool row_scale = W::by_row(w.c);
     int32_t dot[N / 2];
@@ -245,7 +286,9 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
     bt_barrier_wait(barriers, 0);
     if (BITS == 4) {
         wide_nibbles(places.nibbles, nibbles);
-        wide_codes<ASYM>(nibbles, a);
+        if (!LATE) {
+            wide_codes<ASYM>(nibbles, a);
+        }
     }
 #pragma unroll 1
     for (uint32_t left = units; left != 0; segment++) {
@@ -271,6 +314,13 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
                 }
 #pragma unroll
                 for (int b = 0; b < W::blocks; b++) {
+                    if (LATE && b == 0) {
+                        wide_codes<ASYM>(nibbles, a);
+#pragma unroll
+                        for (int i = 0; i < 16; i++) { // all of it before the products begin
+                            asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+                        }
+                    }
                     wide_issue<BITS, BLOCK, ASYM, N>(tokens, tokens + (W::codes_at + half * W::half_codes) / 16, b, a,
                                                      dot);
                     if (b + 1 == W::blocks) {
@@ -281,10 +331,13 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
                     }
                     bt_wgmma_wait<0>();
                     bt_wgmma_there<N / 2>(dot);
+                    if (LATE && b + 1 == W::blocks) {
+                        wide_nibbles(places.nibbles + next, nibbles);
+                    }
                     wide_scale<BITS, BLOCK, ASYM, N>(w.c, stage, places, b, row_scale, dot, &s);
                 }
                 wide_release(full + i * 16, lane);
-                if (BITS == 4) { // not before the products that read these registers are there
+                if (BITS == 4 && !LATE) { // not before the products that read these registers are there
                     if (!EARLY) {
                         wide_nibbles(places.nibbles + next, nibbles);
                     }
@@ -297,12 +350,18 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
             }
             here -= W::turn;
         }
-        wide_join<W, W::outputs, N>(segment, unit, partials, warp, lane, s.acc, pair.acc, first.acc);
+        if constexpr (W::kept) {
+            wide_keep<W, N>(w, segment, left == 0, unit, partials, warp, lane, s.acc);
+        } else {
+            wide_join<W, W::outputs, N>(segment, unit, partials, warp, lane, s.acc, pair.acc, first.acc);
+        }
         if constexpr (ASYM) {
             wide_join<W, W::outputs, N>(segment, 1.0f, minima, warp, lane, s.min, pair.min, first.min);
         }
     }
-    wide_put_run<W, N>(segment, partials, warp, lane, pair.acc, first.acc);
+    if constexpr (!W::kept) {
+        wide_put_run<W, N>(segment, partials, warp, lane, pair.acc, first.acc);
+    }
     if constexpr (ASYM) {
         wide_put_run<W, N>(segment, minima, warp, lane, pair.min, first.min);
     }

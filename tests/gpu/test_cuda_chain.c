@@ -189,11 +189,13 @@ static const chain_shape shapes[] = {
     {130, 256, 12288, false, false, false, 1, 0,
      false}, // INT8 of a row takes the 48 KiB that need no asking, and a kernel some more
     {130, 256, 28672, false, false, false, 1, 0, false}, // rows that shared memory holds on some GPUs only
-    // gate|up in blocks of 256 rows, which leave down's INT8, up to 32 tokens:
+    // gate|up in blocks of 256 rows, which leave down's INT8, up to 64 tokens:
     {32, 256, 8704, true, false, false, 1, 0, true},
     {17, 1024, 8650, true, true, true, 1, 20, true},
     {23, 4096, 8576, false, false, false, 0.5f, 0, true},
     {33, 256, 8704, true, false, false, 1, 0, true},
+    {50, 2816, 8650, true, true, true, 1, 20, true},
+    {64, 4096, 8576, false, false, false, 0.5f, 0, true},
     {45, 4096, 1088, false, false, false, 0.5f, 0, true},
     {90, 256, 4400, true, true, true, 1, 20, true},
     {16, 256, 8704, true, false, false, 1, 0, true},
@@ -304,7 +306,7 @@ END_TEST
 // Else the tests above would say nothing of it.
 START_TEST(a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with)
 {
-    static const chain_shape tall = {32, 256, 8704, true, false, false, 1, 0, true};
+    const chain_shape tall = {_i == 0 ? 32 : 64, 256, 8704, true, false, false, 1, 0, true};
     chain c;
 
     if (!bt_gpu_takes(0)) {
@@ -444,7 +446,7 @@ suite(void)
     bt_gpu_add_some(s, "other w8", open_devices, another_call_than_the_one_announced_gives_the_bits_of_ref, 0, WAYS);
     bt_gpu_add_some(s, "other q4", open_devices, another_call_than_the_one_announced_gives_the_bits_of_ref, WAYS,
                     2 * WAYS);
-    bt_gpu_add(s, "left", open_devices, a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with, 1);
+    bt_gpu_add(s, "left", open_devices, a_pair_in_blocks_of_256_rows_leaves_what_the_next_call_begins_with, 2);
     bt_gpu_add(s, "older", NULL, as_an_older_gpu_it_has_that_ones_kernels_and_shared_memory, 5);
     bt_gpu_add(s, "silu", open_devices, silu_is_the_same_for_every_float, 1);
     return s;

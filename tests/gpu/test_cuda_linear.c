@@ -246,14 +246,16 @@ END_TEST
 // As many rows as a model's gates and ups: one round of blocks of 256 rows, two of 128 (linear_wide_tall.cu).
 START_TEST(many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref)
 {
-    static const uint32_t tokens[] = {17, 32};
+    static const uint32_t tokens[] = {17, 32, 45, 64};
     bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
 
     for (uint32_t i = 0; i < 2; i++) {
         linear_shape shape = {.part_count = 2,
                               .formats = {f, f},
                               .rows = {8604, 8604},
-                              .cols = i == 0 ? 576 : 2176,
+                              .cols = i == 0        ? 576
+                                      : _i % 2 == 0 ? 2176
+                                                    : 3968,
                               .tokens = tokens[_i],
                               .outliers = true,
                               .norm = true,
@@ -598,7 +600,7 @@ suite(void)
     bt_gpu_add(s, "many", open_devices, many_tokens_and_odd_parts_give_the_bits_of_ref, FORMATS);
     bt_gpu_add(s, "many wide", open_devices, many_tokens_and_a_wide_layer_give_the_bits_of_ref, FORMATS);
     bt_gpu_add(s, "tall many", open_devices, tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
-    bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 2);
+    bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 4);
     bt_gpu_add(s, "tiles", open_devices, tiles_that_are_not_full_give_the_bits_of_ref, TILE_TOKENS);
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);

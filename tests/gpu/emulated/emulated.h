@@ -227,6 +227,13 @@ __ldg(const T *from)
 }
 
 template <typename T>
+static inline void
+__stcg(T *to, T v)
+{
+    *to = v;
+}
+
+template <typename T>
 static inline T
 __ldcg(const T *from)
 {

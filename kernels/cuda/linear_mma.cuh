@@ -177,7 +177,7 @@ multiply(const linear_call &c, const uint8_t *weights, const uint8_t *shared, ui
     typedef shape<BITS, BLOCK, ASYM> S;
     const __half *scales = (const __half *)(weights + S::code_bytes) + lane / 4;
     const float *sa = (const float *)(shared + NT * 1024) + lane % 4 * 2;
-    const float unit16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // exact
+    const float unit16 = BITS == 4 && !ASYM ? 0.0625f : 1.0f; // (wide_scale)
     float sw[S::blocks][2], sm[ASYM ? S::blocks : 1][2];
     uint32_t a[4][4];
 

@@ -87,8 +87,8 @@ wide_places_of(uint32_t stages, bool row_scale, uint32_t warp, uint32_t lane)
     return p;
 }
 
-// acc += scale * dot for those; of symmetric nibbles 16 times as much, which wide_join takes back: exactly, but where a segment's sum is of 2^124
-// and more, which ends as infinity here and not in cpu/ref, or less than 2^-126.
+// acc += scale * dot for those; of symmetric nibbles dots are 16 times as much, which the weights' scales take back: exactly, but where a product of
+// both scales is less than 2^-122, or would be infinity in cpu/ref.
 template <int BITS, int BLOCK, bool ASYM, int N>
 static __device__ __forceinline__ void
 wide_scale(const linear_call &c, uint32_t stage, const wide_places &at, int b, bool row_scale, const int32_t dot[N / 2],
@@ -99,7 +99,8 @@ wide_scale(const linear_call &c, uint32_t stage, const wide_places &at, int b, b
     const float *sa = (const float *)bt_shared_of(at.sa + stage) +
                       (BLOCK < 128 && c.act_shift < 31 ? b * BLOCK >> c.act_shift : 0) * N;
     const int32_t *sums = (const int32_t *)bt_shared_of(at.sums + stage) + b * (BLOCK / 32) * N;
-    float sw[2] = {__half2float(scales[0]), __half2float(scales[8])}, sm[2];
+    const float unit = BITS == 4 && !ASYM ? 0.0625f : 1.0f;
+    float sw[2] = {__half2float(scales[0]) * unit, __half2float(scales[8]) * unit}, sm[2];
     float *acc = s->acc, *min = s->min;
 
     if (ASYM) {
@@ -170,16 +171,14 @@ wide_add_put(const float *partials, uint32_t warp, uint32_t lane, float *v)
     }
 }
 
-// Segment r (of up to four) of the run is over, `unit` of what was summed: pairs join, and the first pair waits in shared memory or in `first`.
+// Segment r (of up to four) of the run is over: pairs join, and the first pair waits in shared memory or in `first`.
 template <typename W, int COUNT, int N>
 static __device__ __forceinline__ void
-wide_join(uint32_t r, float unit, float *partials, uint32_t warp, uint32_t lane, float *acc, float *pair, float *first)
+wide_join(uint32_t r, float *partials, uint32_t warp, uint32_t lane, float *acc, float *pair, float *first)
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        float sum = acc[i] * unit;
-
-        pair[i] = r % 2 == 0 ? sum : pair[i] + sum;
+        pair[i] = r % 2 == 0 ? acc[i] : pair[i] + acc[i];
         acc[i] = 0.0f;
         if (W::late && r == 1) {
             first[i] = pair[i];
@@ -193,17 +192,13 @@ wide_join(uint32_t r, float unit, float *partials, uint32_t warp, uint32_t lane,
 // The same of wide::kept: sums wait in shared memory, but those of a third segment, where a fourth comes, in global memory.
 template <typename W, int N>
 static __device__ __forceinline__ void
-wide_keep(const wide_call &w, uint32_t r, bool last, float unit, float *partials, uint32_t warp, uint32_t lane,
+wide_keep(const wide_call &w, uint32_t r, bool last, float *partials, uint32_t warp, uint32_t lane,
           float *acc)
 {
     float4 *kept = (float4 *)w.kept +
                    ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * (W::kept_bytes / 16) +
                    threadIdx.x;
 
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        acc[i] *= unit;
-    }
     if (r == 2 && !last) {
 #pragma unroll
         for (int i = 0; i < N / 8; i++) {
@@ -271,7 +266,6 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
     typedef wide<BITS, BLOCK, ASYM, N> W;
     // Of four warpgroups one can always go on.
     const bool EARLY = BITS == 4 && BLOCK == 128 && N <= 64 && WIDE_FOURS == 2, LATE = W::kept;
-    const float unit = BITS == 4 && !ASYM ? 0.0625f : 1.0f;
     bool row_scale = W::by_row(w.c);
     int32_t dot[N / 2];
     uint32_t a[4][4], segment = 0, half = warp / 4;
@@ -351,12 +345,12 @@ wide_work(const wide_call &w, const uint8_t *stages, float *partials, uint32_t b
             here -= W::turn;
         }
         if constexpr (W::kept) {
-            wide_keep<W, N>(w, segment, left == 0, unit, partials, warp, lane, s.acc);
+            wide_keep<W, N>(w, segment, left == 0, partials, warp, lane, s.acc);
         } else {
-            wide_join<W, W::outputs, N>(segment, unit, partials, warp, lane, s.acc, pair.acc, first.acc);
+            wide_join<W, W::outputs, N>(segment, partials, warp, lane, s.acc, pair.acc, first.acc);
         }
         if constexpr (ASYM) {
-            wide_join<W, W::outputs, N>(segment, 1.0f, minima, warp, lane, s.min, pair.min, first.min);
+            wide_join<W, W::outputs, N>(segment, minima, warp, lane, s.min, pair.min, first.min);
         }
     }
     if constexpr (!W::kept) {

@@ -132,7 +132,7 @@ make_x(linear_case *c, const linear_shape *shape, bt_rng *rng)
 
     c->x = exact((stride * (rows_x - 1) + shape->cols) * sizeof(float));
     for (size_t t = 0; t < rows_x; t++) {
-        float size = powf(10.0f, 2.0f * uniform(rng));
+        float size = powf(10.0f, 2.0f * uniform(rng)) * (shape->size != 0.0f ? shape->size : 1.0f);
 
         for (size_t k = 0; k < shape->cols; k++) {
             float value = shape->integers ? rintf(8.0f * uniform(rng)) : size * uniform(rng);
@@ -242,9 +242,12 @@ linear_shape_name(const linear_shape *shape)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s (acts %u) %u rows, ",
                                  bt_format_name(shape->formats[i], name), shape->formats[i].act_block, shape->rows[i]);
     }
-    snprintf(text + used, sizeof text - used, "%u cols, %u tokens, epilogue %d%s%s%s", shape->cols, shape->tokens,
-             (int)shape->epilogue, shape->norm ? ", norm" : "", shape->bias ? ", bias" : "",
-             shape->outliers ? ", outliers" : "");
+    used += (size_t)snprintf(text + used, sizeof text - used, "%u cols, %u tokens, epilogue %d%s%s%s", shape->cols,
+                             shape->tokens, (int)shape->epilogue, shape->norm ? ", norm" : "",
+                             shape->bias ? ", bias" : "", shape->outliers ? ", outliers" : "");
+    if (shape->size != 0.0f) {
+        snprintf(text + used, sizeof text - used, ", x times %g", (double)shape->size);
+    }
     return text;
 }
 

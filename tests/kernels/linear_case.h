@@ -36,6 +36,7 @@ typedef struct {
     uint32_t outlier_every; // about one weight in so many; 0 = 50
     bt_linear_epilogue epilogue;
     float scale, softcap;
+    float size; // of x; 0: 1
     bool
         integers; // float weights and x are whole numbers −8 … 8: every sum of their products is exact, whatever its order
     uint64_t seed;

@@ -109,6 +109,20 @@ START_TEST(plain_calls_give_the_bits_of_ref)
 }
 END_TEST
 
+START_TEST(huge_activations_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {1, 7, 16};
+
+    emu_device(3, 64, 28672, 4096);
+    cuda.few = true;
+    for (int i = 0; i < 3; i++) {
+        linear_shape s = emu_huge(tokens[i]);
+
+        ck_assert(emu_agrees(&s, run));
+    }
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -117,5 +131,6 @@ main(int argc, char **argv)
     all = emu_asked(argc, argv);
     tcase_add_loop_test(tests, plain_calls_give_the_bits_of_ref, 0, 2);
     tcase_add_loop_test(tests, few_tokens_give_the_bits_of_ref, 0, 2);
+    tcase_add_test(tests, huge_activations_give_the_bits_of_ref);
     return emu_main(tests);
 }

@@ -35,6 +35,17 @@ emu_shapes(linear_shape *s, int count, bt_format f, uint32_t tokens, uint32_t se
     }
 }
 
+// A call whose sums come close to 2^128, and some beyond.
+static inline linear_shape
+emu_huge(uint32_t tokens)
+{
+    linear_shape s;
+
+    emu_shapes(&s, 1, {BT_WEIGHT_INT, 4, false, 128, 128}, tokens, 7);
+    s.rows[0] = 32, s.cols = 2048, s.size = 0x1p120f;
+    return s;
+}
+
 // A device of so many multiprocessors, for up to `tokens` tokens of `cols` columns.
 static inline void
 emu_device(int sms, uint32_t tokens, uint32_t cols, uint32_t rows)

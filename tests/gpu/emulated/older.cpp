@@ -140,6 +140,20 @@ START_TEST(as_an_older_gpu_takes_them_linear_layers_give_the_bits_of_ref)
 }
 END_TEST
 
+START_TEST(huge_activations_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {1, 32};
+
+    emu_device(ways[0].sms, 192, 28672, 128);
+    cuda.shared_max = ways[0].shared << 10;
+    for (int i = 0; i < 2; i++) {
+        linear_shape s = emu_huge(tokens[i]);
+
+        emu_agrees(&s, run);
+    }
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -148,5 +162,6 @@ main(int argc, char **argv)
     all = emu_asked(argc, argv);
     tcase_add_loop_test(tests, as_an_older_gpu_takes_them_linear_layers_give_the_bits_of_ref, 0,
                         (int)(sizeof ways / sizeof *ways));
+    tcase_add_test(tests, huge_activations_give_the_bits_of_ref);
     return emu_main(tests);
 }

@@ -153,6 +153,17 @@ START_TEST(heads_give_the_bits_of_ref)
 }
 END_TEST
 
+START_TEST(huge_activations_give_the_bits_of_ref)
+{
+    linear_shape s = emu_huge(32);
+
+    emu_device(ways[0].sms, 320, 5248, 4096);
+    cuda.wide = true;
+    emu_slots = ways[0].slots;
+    ck_assert(emu_agrees(&s, run));
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -162,5 +173,6 @@ main(int argc, char **argv)
     make_room();
     tcase_add_loop_test(tests, many_tokens_give_the_bits_of_ref, 0, (int)(sizeof ways / sizeof *ways));
     tcase_add_loop_test(tests, heads_give_the_bits_of_ref, 0, 3);
+    tcase_add_test(tests, huge_activations_give_the_bits_of_ref);
     return emu_main(tests);
 }

@@ -123,7 +123,7 @@ int
 main(int argc, char **argv)
 {
     // Batches of a server are any number: what lies just beyond a tile of 32, 64 or 128 tokens, or leaves four of it uneven, has a point, too.
-    token_list few = {{1, 2, 4, 8, 16}, 5}, wide = {{1, 16, 17, 31, 32, 45, 64, 90, 128, 129, 256}, 11},
+    token_list few = {{1, 2, 4, 8, 16}, 5}, wide = {{1, 16, 17, 31, 32, 45, 64, 90, 128, 129, 256, 512, 2048}, 13},
                many = {{512, 2048, 8192}, 3}, batches = {{1, 17, 32, 45, 64, 90, 128}, 7};
     const bt_format q4 = {BT_WEIGHT_INT, 4, false, 128, 128}, q4a = {BT_WEIGHT_INT, 4, true, 32, 32},
                     q8 = {BT_WEIGHT_INT, 8, false, 32, 32}, w8 = {BT_WEIGHT_INT, 8, false, 0, 0};

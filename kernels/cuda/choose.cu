@@ -44,9 +44,9 @@ some_code(void)
 }
 
 // Kernels that BATON_CUDA_WITHOUT=few,wide leaves out, for finding out which one is at fault. All ways give the same bits.
-enum { FEW, WIDE, GEMM, DECODE, SINGLE, STREAM, MEET, PROMPT, SQUAD, KERNELS };
-static const char *const kernels[KERNELS] = {"few",    "wide", "gemm",   "decode", "single",
-                                             "stream", "meet", "prompt", "squad"};
+enum { FEW, WIDE, DEEP, GEMM, DECODE, SINGLE, STREAM, MEET, PROMPT, SQUAD, KERNELS };
+static const char *const kernels[KERNELS] = {"few",    "wide",   "deep", "gemm",   "decode",
+                                             "single", "stream", "meet", "prompt", "squad"};
 
 static bt_err
 no_kernel(const char *name, size_t length, bt_why *why)
@@ -188,6 +188,7 @@ choose_kernels(bt_cuda *cuda, const bt_device_options *options, int capability, 
 #ifdef BT_CUDA_WARPGROUPS
     if (roomy && bt_cuda_has_prompt()) {
         cuda->wide = !left_out(without, WIDE);
+        cuda->deep = !left_out(without, DEEP);
         cuda->gemm = !left_out(without, GEMM);
         cuda->squad = cuda->prompts && !left_out(without, SQUAD);
         cuda->head.rounds = bt_device_would_round(options);

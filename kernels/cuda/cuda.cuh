@@ -129,7 +129,7 @@ typedef struct {
     size_t shared_max; // bytes of shared memory that a block of threads may ask for
     bool early_launch; // this GPU, and the code for it, know programmatic dependence (launch.cuh)
     // Kernels that it may use (BATON_CUDA_WITHOUT leaves some out, and BATON_CUDA_AS those of newer GPUs than it says):
-    bool few, wide, gemm;        // linear_few.cuh, linear_wide.cuh, linear_prompt.cuh
+    bool few, wide, deep, gemm;  // linear_few.cuh, linear_wide.cuh, linear_deep.cuh, linear_prompt.cuh
     bool decode, prompts, squad; // attention_decode.cuh, attention_prompt.cuh, attention_squad.cu
     bool single, streams, meets; // attention_single.cu, attention_stream.cuh, attention_meet.cu
     // At work at once, of so many blocks with a multiprocessor each; 0: not asked yet (linear_wide_launch.cuh):

@@ -1,5 +1,6 @@
 // Linear layers: which kernel takes a call, and the plain one.
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_deep_call.cuh"
 #include "kernels/cuda/linear_mma.cuh"
 #include "kernels/cuda/linear_products.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
@@ -286,7 +287,7 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     bt_cuda *cuda = bt_cuda_of(device);
     linear_call c = call_of(cuda, args);
     cudaError_t error = cudaSuccess;
-    bool wide, taken;
+    bool deep, wide, taken;
     bt_err err;
 
     if (bt_cuda_wants_half(cuda, &c)) {
@@ -299,9 +300,13 @@ bt_cuda_linear(bt_device *device, const bt_linear_args *args)
     if ((err = bt_cuda_linear_few(cuda, args, &c, &taken)) != BT_OK || taken) {
         return err;
     }
-    wide = bt_cuda_wants_wide(cuda, &c, &c.order);
+    deep = bt_cuda_wants_deep(cuda, &c, &c.order);
+    wide = !deep && bt_cuda_wants_wide(cuda, &c, &c.order);
     if ((err = bt_cuda_activations(cuda, args, &c)) != BT_OK) {
         return err;
+    }
+    if (deep) {
+        return bt_cuda_linear_deep(cuda, &c);
     }
     if (wide) {
         return go_wide(cuda, args, &c);

@@ -237,3 +237,13 @@ bt_f16_pair(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+// The bits of a where `mask` has them, and those of b elsewhere: one instruction, which keeps b's register for it until then.
+static __device__ __forceinline__ uint32_t
+bt_blend(uint32_t a, uint32_t b, uint32_t mask)
+{
+    uint32_t r;
+
+    asm volatile("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(r) : "r"(a), "r"(b), "r"(mask));
+    return r;
+}

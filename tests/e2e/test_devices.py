@@ -97,7 +97,7 @@ def test_a_model_that_a_gpu_has_no_kernel_for_is_refused_before_it_is_loaded(tmp
 @pytest.mark.parametrize('names', ['fewer', 'few,deco', 'wide, gemm', 'Prompt', 'few,,wide'])
 def test_a_kernel_that_is_misspelt_is_not_left_out_in_silence(tiny, names):
     code, _, err = run(CUDA, 'run', tiny, '--prompt', 'x', '--device', 'cuda:0', BATON_CUDA_WITHOUT=names)
-    assert code == 2 and 'expected some of few, wide, gemm, decode, single, stream, meet, prompt, squad, not ' in last_line(err)
+    assert code == 2 and 'expected some of few, wide, deep, gemm, decode, single, stream, meet, prompt, squad, not ' in last_line(err)
 
 
 @needs_cuda

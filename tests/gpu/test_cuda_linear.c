@@ -305,6 +305,31 @@ START_TEST(huge_activations_give_the_bits_of_ref)
 }
 END_TEST
 
+// Prompts (linear_deep.cu): tiles of tokens and rows that end anywhere, blocks that have several tiles, trees of up to 28 segments.
+START_TEST(prompts_of_4_bits_give_the_bits_of_ref_every_time)
+{
+    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+    linear_shape shapes[] = {
+        {.part_count = 1, .formats = {f}, .rows = {1100}, .cols = 1152, .tokens = 2049, .epilogue = BT_LINEAR_ADD},
+        {.part_count = 3, .formats = {f, f, f}, .rows = {200, 70, 33}, .cols = 4096, .tokens = 1925, .norm = true},
+        {.part_count = 2, .formats = {f, f}, .rows = {264, 264}, .cols = 2240, .tokens = 2000, .bias = true},
+        {.part_count = 1, .formats = {f}, .rows = {264}, .cols = 14336, .tokens = 385, .epilogue = BT_LINEAR_ADD},
+        {.part_count = 1, .formats = {f}, .rows = {130}, .cols = 28672, .tokens = 390, .softcap = 20.0f},
+        {.part_count = 2, .formats = {f, f}, .rows = {200, 200}, .cols = 1088, .tokens = 2048, .bias = true},
+        {.part_count = 1, .formats = {f}, .rows = {1290}, .cols = 1024, .tokens = 2048},
+        {.part_count = 1, .formats = {f}, .rows = {100}, .cols = 8256, .tokens = 513, .bias = true},
+    };
+    linear_shape *shape = &shapes[_i % 8];
+
+    shapes[2].epilogue = BT_LINEAR_SILU_MUL, shapes[5].epilogue = BT_LINEAR_GELU_MUL;
+    shape->scale = shape->epilogue == BT_LINEAR_ADD ? 0.5f : 1.0f, shape->seed = 1000 + (uint64_t)_i;
+    shape->outliers = _i < 8 && _i != 6;
+    if (bt_gpu_takes((uint32_t)_i)) {
+        agree_times(shape, 4);
+    }
+}
+END_TEST
+
 START_TEST(a_head_of_many_rows_gives_the_bits_of_ref)
 {
     static const uint32_t tokens[] = {17, 70, 33, 129, 20};
@@ -327,7 +352,7 @@ END_TEST
 static void
 open_gpu(void)
 {
-    bt_device_limits limits = {.tokens = 257,
+    bt_device_limits limits = {.tokens = 2049,
                                .cols = 28672,
                                .rows = ROWS_MAX,
                                .heads = 32, // with them there is room for runs of K that meet in global memory
@@ -343,7 +368,7 @@ static void
 open_devices(void)
 {
     if (ref == NULL) {
-        ref = linear_device("ref", 8, 257, 28672, ROWS_MAX);
+        ref = linear_device("ref", 8, 2049, 28672, ROWS_MAX);
     }
     if (gpu == NULL) { // each case begins so: where that fails, none of its tests runs
         open_gpu();
@@ -615,6 +640,7 @@ suite(void)
     bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 4);
     bt_gpu_add(s, "tiles", open_devices, tiles_that_are_not_full_give_the_bits_of_ref, TILE_TOKENS);
     bt_gpu_add(s, "huge", open_devices, huge_activations_give_the_bits_of_ref, 7);
+    bt_gpu_add(s, "prompts", open_devices, prompts_of_4_bits_give_the_bits_of_ref_every_time, 9);
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);

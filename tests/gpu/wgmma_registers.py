@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-PARTS = re.compile(r"linear_(wide|prompt|half)|attention_squad")
+PARTS = re.compile(r"linear_(wide|deep|prompt|half)|attention_squad")
 LINE = re.compile(r"^\s+/\*([0-9a-f]{4,6})\*/\s+(.*?)\s*;")
 GUARD = re.compile(r"^@!?U?P\w+\s+")
 GMMA = re.compile(r"[IHQ]GMMA\.64x(\d+)x\d+\S* R(\d+), (R\d+|gdesc\[\w+\]),")

@@ -160,6 +160,12 @@ bt_round_u8(float a, float b, float c, float d)
     return emu_byte(a) | emu_byte(b) << 8 | emu_byte(c) << 16 | emu_byte(d) << 24;
 }
 
+static inline uint32_t
+bt_blend(uint32_t a, uint32_t b, uint32_t mask)
+{
+    return (a & mask) | (b & ~mask);
+}
+
 static inline float
 bt_reciprocal(float x)
 {

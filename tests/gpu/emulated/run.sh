@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/emulated/run.sh BUILD [all] [DRIVER…]: kernels run by a CPU (README.md), built in BUILD/emulated with the libraries of a build
-# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, older, gemm, attention, prompt (default: all six).
+# with -DBT_CUDA=ON; no GPU is needed. Each driver as late as can be and eagerly: few, wide, deep, older, gemm, attention, prompt (default: all seven).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1") here=tests/gpu/emulated how="" drivers="" failed=0
@@ -62,10 +62,11 @@ driver() {
 }
 
 translate
-for name in ${drivers:-few wide older gemm attention prompt}; do
+for name in ${drivers:-few wide deep older gemm attention prompt}; do
     case $name in
     few) driver few "$at"/kernels/cuda/linear_{few,few_staged,one,lean}.cu tests/kernels/linear_case.c ;;
     wide) driver wide "$at"/kernels/cuda/linear_wide*.cu tests/kernels/linear_case.c ;;
+    deep) driver deep "$at"/kernels/cuda/linear_deep.cu tests/kernels/linear_case.c ;;
     older) driver older "$at"/kernels/cuda/linear.cu tests/kernels/linear_case.c ;;
     attention) driver attention "$at"/kernels/cuda/attention_{decode,single,stream,meet,merge}.cu tests/kernels/attention_case.c ;;
     gemm) driver gemm "$at"/kernels/cuda/linear_prompt.cu tests/kernels/linear_case.c ;;

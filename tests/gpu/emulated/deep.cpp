@@ -1,0 +1,71 @@
+// Prompts of symmetric 4-bit codes (linear_deep.cu) by a CPU give the bits of kernels/cpu/ref.
+//
+//     deep [all] [eager]    with `all` every shape and width
+#include "linear.h"
+
+#include "kernels/cuda/linear_deep_call.cuh"
+
+static uint32_t calls;
+static bool all;
+
+static bool
+run(const bt_linear_args *args)
+{
+    linear_call c = call_of(&cuda, args);
+
+    c.order = BT_A8_ROWS_PAIRED; // of so few tokens it is not asked for
+    emu_prologue(&cuda, args, c.order);
+    bt_cuda_linear_deep(&cuda, &c);
+    for (uint32_t i = 0; i < BT_CUDA_MEETINGS; i++) {
+        ck_assert_uint_eq(cuda.meetings[i], 0);
+    }
+    calls++;
+    return true;
+}
+
+static void
+cases(uint32_t tokens, uint32_t seed)
+{
+    static const bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+    linear_shape s[6];
+
+    emu_shapes(s, 6, f, tokens, seed);
+    s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
+    s[0].norm = s[0].bias = true;
+    s[1].part_count = 2, s[1].rows[0] = s[1].rows[1] = 200, s[1].cols = 1088, s[1].epilogue = BT_LINEAR_SILU_MUL;
+    s[1].norm = true;
+    s[2].rows[0] = 130, s[2].cols = 2240, s[2].epilogue = BT_LINEAR_ADD, s[2].scale = 0.5f, s[2].softcap = 30.0f;
+    s[3].rows[0] = 20, s[3].cols = 172;
+    s[4].rows[0] = 260, s[4].cols = 5184, s[4].epilogue = BT_LINEAR_ADD;
+    s[5].rows[0] = 300, s[5].cols = 4096, s[5].epilogue = BT_LINEAR_ADD;
+    for (uint32_t i = 0; i < (all ? 6 : 5); i++) {
+        ck_assert_msg(emu_agrees(&s[i], run), "%s", linear_shape_name(&s[i]));
+    }
+}
+
+START_TEST(prompts_give_the_bits_of_ref)
+{
+    static const uint32_t tokens[] = {129, 257, 180};
+
+    emu_device(_i == 0 ? 132 : 2, 384, 5248, 4096);
+    cuda.deep = true;
+    emu_slots = 6;
+    for (uint32_t t = 0; t < (all ? 3 : 1); t++) {
+        cases(tokens[t], t);
+    }
+    printf("%d multiprocessors%s: %u calls, all equal\n", cuda.sms, emu_eager ? ", eager" : "", calls);
+}
+END_TEST
+
+int
+main(int argc, char **argv)
+{
+    TCase *tests = tcase_create("all");
+
+    all = emu_asked(argc, argv);
+    cuda.limits.cols = 5248, cuda.s32_tokens = 2048;
+    cuda.s32 = emu_array<int32_t>((size_t)2048 * 4 * 5248);
+    cuda.meetings = (uint32_t *)calloc(BT_CUDA_MEETINGS, 4);
+    tcase_add_loop_test(tests, prompts_give_the_bits_of_ref, 0, 2);
+    return emu_main(tests);
+}

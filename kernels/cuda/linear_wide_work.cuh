@@ -192,8 +192,7 @@ wide_join(uint32_t r, float *partials, uint32_t warp, uint32_t lane, float *acc,
 // The same of wide::kept: sums wait in shared memory, but those of a third segment, where a fourth comes, in global memory.
 template <typename W, int N>
 static __device__ __forceinline__ void
-wide_keep(const wide_call &w, uint32_t r, bool last, float *partials, uint32_t warp, uint32_t lane,
-          float *acc)
+wide_keep(const wide_call &w, uint32_t r, bool last, float *partials, uint32_t warp, uint32_t lane, float *acc)
 {
     float4 *kept = (float4 *)w.kept +
                    ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * (W::kept_bytes / 16) +

@@ -32,12 +32,12 @@ template <int WARPGROUPS> struct squad_shared {
     uint8_t bias[64 * 32];                     // both factors of SQUAD_BIAS: all of its sixteens of bytes are the same
     prompt_scales scales[SQUAD_STAGES];
     float4 sums[2][WARPGROUPS * 128]; // l of both rows, where no register is left for it
-    uint2 ends[WARPGROUPS * 128]; // of what both rows see
-    uint2 whole[WARPGROUPS * 4]; // of a warp: where what all of its rows see ends, and where it begins
+    uint2 ends[WARPGROUPS * 128];     // of what both rows see
+    uint2 whole[WARPGROUPS * 4];      // of a warp: where what all of its rows see ends, and where it begins
     float4 factors[WARPGROUPS * 128]; // w and minus_w of a thread's state
     prompt_total totals[WARPGROUPS * 128][2];
     float4 merged[2][SQUAD_DIM / 16][WARPGROUPS * 128]; // acc of the splits before, of both rows
-    uint32_t halves[SQUAD_STAGES][64]; // scales as they come: 32 pairs of K's, 32 of V's
+    uint32_t halves[SQUAD_STAGES][64];                  // scales as they come: 32 pairs of K's, 32 of V's
     // Four times, as one word of all lanes would be waited for at once: the last tile there of which a scale is no number, or one of V's not above 0,
     // plus 1.
     uint4 uneven[SQUAD_STAGES];

@@ -296,9 +296,14 @@ END_TEST
 // Sums that come close to 2^128, and some beyond: no kernel keeps more than what a sum is. Of 32 tokens in tall blocks.
 START_TEST(huge_activations_give_the_bits_of_ref)
 {
-    static const uint32_t tokens[] = {1, 5, 16, 32, 48, 64, 128};
+    static const uint32_t tokens[] = {1, 5, 16, 32, 48, 64, 128, 1921};
     bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
-    linear_shape shape = {.part_count = 1, .formats = {f}, .rows = {tokens[_i] == 32 ? 17000 : 300}, .cols = 2048};
+    linear_shape shape = {.part_count = 1,
+                          .formats = {f},
+                          .rows = {tokens[_i] == 32   ? 17000
+                                   : tokens[_i] > 128 ? 100
+                                                      : 300},
+                          .cols = 2048};
 
     shape.tokens = tokens[_i], shape.size = 0x1p120f, shape.outliers = true, shape.seed = 70 + (uint64_t)_i;
     agree(&shape);
@@ -639,7 +644,7 @@ suite(void)
     bt_gpu_add(s, "tall many", open_devices, tall_calls_of_many_tokens_give_the_bits_of_ref_every_time, 6);
     bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 4);
     bt_gpu_add(s, "tiles", open_devices, tiles_that_are_not_full_give_the_bits_of_ref, TILE_TOKENS);
-    bt_gpu_add(s, "huge", open_devices, huge_activations_give_the_bits_of_ref, 7);
+    bt_gpu_add(s, "huge", open_devices, huge_activations_give_the_bits_of_ref, 8);
     bt_gpu_add(s, "prompts", open_devices, prompts_of_4_bits_give_the_bits_of_ref_every_time, 9);
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);

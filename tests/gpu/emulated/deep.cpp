@@ -57,6 +57,17 @@ START_TEST(prompts_give_the_bits_of_ref)
 }
 END_TEST
 
+START_TEST(huge_activations_give_the_bits_of_ref)
+{
+    linear_shape s = emu_huge(129);
+
+    emu_device(132, 384, 5248, 4096);
+    cuda.deep = true;
+    emu_slots = 6;
+    ck_assert(emu_agrees(&s, run));
+}
+END_TEST
+
 int
 main(int argc, char **argv)
 {
@@ -67,5 +78,6 @@ main(int argc, char **argv)
     cuda.s32 = emu_array<int32_t>((size_t)2048 * 4 * 5248);
     cuda.meetings = (uint32_t *)calloc(BT_CUDA_MEETINGS, 4);
     tcase_add_loop_test(tests, prompts_give_the_bits_of_ref, 0, 2);
+    tcase_add_test(tests, huge_activations_give_the_bits_of_ref);
     return emu_main(tests);
 }

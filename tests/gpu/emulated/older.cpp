@@ -5,6 +5,7 @@
 #include "linear.h"
 #include "state.h"
 
+#include "kernels/cuda/linear_deep_call.cuh"
 #include "kernels/cuda/linear_products.cuh"
 #include "kernels/cuda/linear_wide_call.cuh"
 #include "kernels/cuda/ready.cuh"
@@ -27,6 +28,12 @@ bt_cuda_wants_half(const bt_cuda *, const linear_call *)
 
 bool
 bt_cuda_wants_products(const bt_cuda *, const bt_linear_args *, const linear_call *)
+{
+    return false;
+}
+
+bool
+bt_cuda_wants_deep(const bt_cuda *, const linear_call *, bt_cuda_a8_order *)
 {
     return false;
 }
@@ -59,6 +66,12 @@ bt_cuda_linear_half(bt_cuda *, const bt_linear_args *, linear_call *)
 
 bt_err
 bt_cuda_products(bt_cuda *, const bt_linear_args *, linear_call *)
+{
+    return BT_ERR_UNSUPPORTED;
+}
+
+bt_err
+bt_cuda_linear_deep(bt_cuda *, const linear_call *)
 {
     return BT_ERR_UNSUPPORTED;
 }

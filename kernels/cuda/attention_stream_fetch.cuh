@@ -64,8 +64,9 @@ stream_fetch(const attention_call &c, stream_warp<D> &s, const stream_cursor &at
         if (D::meets && at.u.key + 32 <= at.u.begin) {
             low = high;
         }
+        bt_fence_async(); // by all lanes, as each has read what is overwritten
+        __syncwarp();
         if (bt_elect()) {
-            bt_fence_async();
             bt_barrier_expect(barrier, 64 * D::dims);
             bt_bulk_copy(to, low, 32 * D::dims, barrier);
             bt_bulk_copy(to_high, high, 32 * D::dims, barrier);

@@ -115,8 +115,8 @@ bt_copy_arrive(uint32_t barrier)
 }
 
 // What this thread wrote to shared memory is seen by bulk copies and wgmmas that are queued later; and what it read there is not overwritten
-// by them, which PTX orders by nothing else. It may as well be the fence of who asks for the copy, after it met the others: of a warp that is
-// cheaper (attention_stream; the readers' was 1 to 5 % of it), of a block compute-sanitizer follows the readers' alone.
+// by them, which PTX orders by nothing else. Who asks for the copy might do it for all that it met; compute-sanitizer follows that in some
+// kernels only, so it is done by those who read, as late as can be.
 static __device__ __forceinline__ void
 bt_fence_async(void)
 {

@@ -126,6 +126,9 @@ bt_gpu_say_where(int signal_number)
     ssize_t put = write(STDOUT_FILENO, line, (size_t)length);
 
     (void)put;
+    if (signal_number == SIGUSR1) {
+        fflush(NULL); // what failed before that (CK_LOG_FILE_NAME); where this itself hangs, run.sh kills
+    }
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }

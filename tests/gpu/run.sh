@@ -17,12 +17,12 @@ line() {
     table+=$(printf '%-8s %-34s %4s s  %s' $word "$1" "$3" "$4")$'\n'
 }
 
-# one PROGRAM [CASE]: runs it; its log, exit code and seconds lie in $out. The limit is for what hangs: where others share the GPU and the
+# one PROGRAM [CASE]: runs it; its log, exit code and seconds lie in $out, and in NAME.tests what came of each test. The limit is for what hangs: where others share the GPU and the
 # processors, a program takes several times as long as alone. SIGUSR1: the program says in which test it was (gpu.h).
 one() {
     local code=0 begin=$SECONDS name=$1${2:+-$2}
     [ $# = 1 ] || export CK_RUN_CASE=$2
-    timeout -s USR1 -k 5 "${LIMIT:-300}" "bin/$1" >"$out/$name.log" 2>&1 || code=$?
+    CK_LOG_FILE_NAME=$out/$name.tests timeout -s USR1 -k 5 "${LIMIT:-300}" "bin/$1" >"$out/$name.log" 2>&1 || code=$?
     echo "$code $((SECONDS - begin))" >"$out/$name.code"
 }
 
@@ -72,7 +72,7 @@ told() {
         read -r code spent <"$t"
         rm "$t"
         t=$(basename "$t" .code)
-        grep -E ':F:|:E:' "$1/$t.log" | head -20
+        cat "$1/$t.log" "$1/$t.tests" 2>/dev/null | grep -aE ':F:|:E:' | sort -u | head -20
         line "$2$t" "$code" "$spent" "$(ended "$1/$t.log" "$code")"
     done
 }

@@ -32,17 +32,11 @@ format_cases(bt_format f, uint32_t tokens, uint32_t seed)
 {
     linear_shape s[9];
 
-    emu_shapes(s, 9, f, tokens, seed);
+    emu_odd_shapes(s, 9, f, tokens, seed);
     for (int i = 0; i < 9; i++) {
         s[i].outlier_every = i % 2 ? 700 : 0;
     }
-    s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
-    s[0].norm = s[0].bias = true;
-    s[1].part_count = 2, s[1].rows[0] = s[1].rows[1] = 120, s[1].cols = 576, s[1].epilogue = BT_LINEAR_SILU_MUL;
-    s[1].norm = true;
-    s[2].rows[0] = 130, s[2].cols = 2240, s[2].epilogue = BT_LINEAR_ADD, s[2].scale = 0.5f, s[2].softcap = 30.0f;
-    s[3].rows[0] = 20, s[3].cols = 172;
-    s[4].rows[0] = 60, s[4].cols = 5184, s[4].epilogue = BT_LINEAR_ADD;
+    s[1].rows[0] = s[1].rows[1] = 120;
     s[5].rows[0] = 100, s[5].cols = tokens == 16 ? 14336 : 6144;
     s[6].rows[0] = 16, s[6].cols = tokens % 4 == 0 ? 28672 : 9280;
     // A block with so many tiles that their sums meet in several chunks: of codes that stay, and of codes that come anew for each.

@@ -35,6 +35,21 @@ emu_shapes(linear_shape *s, int count, bt_format f, uint32_t tokens, uint32_t se
     }
 }
 
+// Of these the first five, of odd numbers of rows and columns: three matrices behind a norm, a pair, what is added to a stream, few columns, and
+// more than five segments of them. Whoever wants others changes what he gets.
+static inline void
+emu_odd_shapes(linear_shape *s, int count, bt_format f, uint32_t tokens, uint32_t seed)
+{
+    emu_shapes(s, count, f, tokens, seed);
+    s[0].part_count = 3, s[0].rows[0] = 100, s[0].rows[1] = 40, s[0].rows[2] = 17, s[0].cols = 1152;
+    s[0].norm = s[0].bias = true;
+    s[1].part_count = 2, s[1].rows[0] = s[1].rows[1] = 200, s[1].cols = 576, s[1].epilogue = BT_LINEAR_SILU_MUL;
+    s[1].norm = true;
+    s[2].rows[0] = 130, s[2].cols = 2240, s[2].epilogue = BT_LINEAR_ADD, s[2].scale = 0.5f, s[2].softcap = 30.0f;
+    s[3].rows[0] = 20, s[3].cols = 172;
+    s[4].rows[0] = 60, s[4].cols = 5184, s[4].epilogue = BT_LINEAR_ADD;
+}
+
 // A call whose sums come close to 2^128, and some beyond.
 static inline linear_shape
 emu_huge(uint32_t tokens)

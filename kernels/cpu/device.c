@@ -289,6 +289,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
 {
     bt_device *device;
     bt_cpu_isa isa;
+    bool agrees;
     bt_err err;
 
     if ((err = bt_cpu_isa_choose(&isa, options->isa, why)) != BT_OK) {
@@ -306,7 +307,12 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
         cpu_close(device);
         return err;
     }
-    if (isa == BT_CPU_AMX && !bt_cpu_agrees_with_ref(device)) {
+    if (isa == BT_CPU_AMX && (err = bt_cpu_agrees_with_ref(device, &agrees)) != BT_OK) {
+        bt_fail(why, err, "device: out of memory");
+        cpu_close(device);
+        return err;
+    }
+    if (isa == BT_CPU_AMX && !agrees) {
         bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");
         device->isa = BT_CPU_AVX512;
     }

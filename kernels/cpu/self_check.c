@@ -26,8 +26,8 @@ fill(bt_weight *w, bt_rng *rng)
     }
 }
 
-static bool
-format_agrees(bt_device *device, bt_format format, float *x, float *y, float *want)
+static bt_err
+format_agrees(bt_device *device, bt_format format, float *x, float *y, float *want, bool *agrees)
 {
     bt_cpu_isa isa = device->isa;
     bt_weight w = {.format = format, .rows = ROWS, .cols = COLS, .bytes = bt_panel_bytes(format, ROWS, COLS)};
@@ -40,26 +40,27 @@ format_agrees(bt_device *device, bt_format format, float *x, float *y, float *wa
                            .y_stride = ROWS,
                            .scale = 1.0f};
     bt_rng rng = {format.bits};
-    bool same;
+    bt_err err;
 
     if ((w.data = bt_alloc_pages(w.bytes)) == NULL) {
-        return false;
+        return BT_ERR_NO_MEMORY;
     }
     fill(&w, &rng);
     for (size_t i = 0; i < (size_t)TOKENS * COLS; i++) {
         x[i] = bt_rng_float(&rng) - 0.5f;
     }
     device->isa = BT_CPU_REF;
-    (void)bt_cpu_linear(device, &args);
+    err = bt_cpu_linear(device, &args);
     device->isa = isa;
     args.y = y;
-    same = bt_cpu_linear(device, &args) == BT_OK && memcmp(y, want, TOKENS * ROWS * sizeof(float)) == 0;
+    err = err == BT_OK ? bt_cpu_linear(device, &args) : err;
+    *agrees = err == BT_OK && memcmp(y, want, TOKENS * ROWS * sizeof(float)) == 0;
     bt_free_pages(w.data, w.bytes);
-    return same;
+    return err;
 }
 
-bool
-bt_cpu_agrees_with_ref(bt_device *device)
+bt_err
+bt_cpu_agrees_with_ref(bt_device *device, bool *agrees)
 {
     static const bt_format formats[] = {{BT_WEIGHT_INT, 4, false, 32, 32},
                                         {BT_WEIGHT_INT, 5, true, 128, 128},
@@ -73,12 +74,13 @@ bt_cpu_agrees_with_ref(bt_device *device)
                                .context = 64,
                                .block_tokens = 32};
     float *x = bt_alloc_array(TOKENS * COLS, sizeof(float)), *y = bt_alloc_array(2 * TOKENS * ROWS, sizeof(float));
-    bool agrees = x != NULL && y != NULL && bt_device_reserve(device, &limits, NULL) == BT_OK;
+    bt_err err = x != NULL && y != NULL ? bt_device_reserve(device, &limits, NULL) : BT_ERR_NO_MEMORY;
 
-    for (size_t i = 0; agrees && i < sizeof formats / sizeof *formats; i++) {
-        agrees = format_agrees(device, formats[i], x, y, y + TOKENS * ROWS);
+    *agrees = err == BT_OK;
+    for (size_t i = 0; err == BT_OK && *agrees && i < sizeof formats / sizeof *formats; i++) {
+        err = format_agrees(device, formats[i], x, y, y + TOKENS * ROWS, agrees);
     }
     bt_free(x);
     bt_free(y);
-    return agrees;
+    return err;
 }

@@ -3,5 +3,5 @@
 
 #include "kernels/cpu/cpu.h"
 
-// Runs a few small layers by the device's isa and by ref. The device's scratch is used and given back empty.
-bool bt_cpu_agrees_with_ref(bt_device *device);
+// Runs a few small layers by the device's isa and by ref. The device's scratch is used and given back empty. BT_ERR_NO_MEMORY: that was not found out.
+bt_err bt_cpu_agrees_with_ref(bt_device *device, bool *agrees);

@@ -3,9 +3,11 @@
 #include "tests/kernels/linear_case.h"
 #include "tests/support/test.h"
 
+#include "common/base/mem.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/tiled.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +77,37 @@ START_TEST(tiles_give_the_bits_of_ref)
 }
 END_TEST
 
+// Where tiles are checked as a device opens, too: want of memory is no wrong number, and what was not checked is not taken for right.
+START_TEST(a_device_that_finds_no_memory_is_none_and_never_a_slower_one)
+{
+    bt_device_options options = {.kind = BT_DEVICE_CPU, .threads = 1};
+    long last = 0; // the last allocation without which it did not open
+    bt_device *device;
+    bt_why why;
+    char best[16];
+
+    ck_assert_int_eq(bt_device_open(&device, &options, &why), BT_OK);
+    snprintf(best, sizeof best, "%s", bt_device_isa(device));
+    bt_device_close(device);
+    for (long nth = 1; nth < 40; nth++) {
+        bt_err err;
+
+        bt_mem_fail_nth(nth);
+        err = bt_device_open(&device, &options, &why);
+        bt_mem_fail_nth(0);
+        ck_assert_msg(err == BT_OK || err == BT_ERR_NO_MEMORY, "allocation %ld: %s", nth, why.text);
+        if (err != BT_OK) {
+            ck_assert_msg(nth == last + 1, "allocation %ld failed and was not missed", last + 1);
+            last = nth;
+            continue;
+        }
+        ck_assert_str_eq(bt_device_isa(device), best);
+        bt_device_close(device);
+    }
+    ck_assert_int_gt(last, 1);
+}
+END_TEST
+
 int
 main(void)
 {
@@ -83,6 +116,7 @@ main(void)
 
     tcase_set_timeout(all, 200);
     tcase_add_test(all, tiles_give_the_bits_of_ref);
+    tcase_add_test(all, a_device_that_finds_no_memory_is_none_and_never_a_slower_one);
     suite_add_tcase(suite, all);
     return bt_test_run(suite);
 }

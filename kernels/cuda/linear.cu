@@ -255,7 +255,7 @@ bt_cuda_next_order(bt_cuda *cuda, const bt_linear_next *next, uint32_t tokens, b
     if (!few_either_way(cuda, &c, &args, &few)) {
         return false;
     }
-    if (!few) {
+    if (!few && !bt_cuda_wants_deep(cuda, &c, order)) {
         bt_cuda_wants_wide(cuda, &c, order);
     }
     return true;

@@ -11,7 +11,6 @@
 #define DEEP_THREADS (DEEP_WORKERS + 128u)
 #define DEEP_STAGES 4u
 #define DEEP_HELPERS 3u // warps that have outliers
-#define DEEP_LEVELS 6u  // of the tree of segments: 2^5 of them
 
 // Shared memory. A level of the tree has four floats of each multiplying thread sixteen times over; of the first level the last four stay
 // in registers, or it would not fit.

@@ -324,10 +324,12 @@ START_TEST(huge_activations_give_the_bits_of_ref)
 }
 END_TEST
 
-// Prompts (linear_deep.cu): tiles of tokens and rows that end anywhere, blocks that have several tiles, trees of up to 28 segments.
+// Prompts (linear_deep.cu): tiles of tokens and rows that end anywhere, blocks that have up to three tiles (of pairs, of trees that reach into
+// global memory, and with outliers, too: 66 clusters on an H200), trees of up to 28 segments.
+#define PROMPTS 12
 START_TEST(prompts_of_4_bits_give_the_bits_of_ref_every_time)
 {
-    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128};
+    bt_format f = {BT_WEIGHT_INT, 4, false, 128, 128}, by_row = {BT_WEIGHT_INT, 4, false, 128, BT_BLOCK_ROW};
     linear_shape shapes[] = {
         {.part_count = 1, .formats = {f}, .rows = {1100}, .cols = 1152, .tokens = 2049, .epilogue = BT_LINEAR_ADD},
         {.part_count = 3, .formats = {f, f, f}, .rows = {200, 70, 33}, .cols = 4096, .tokens = 1925, .norm = true},
@@ -337,12 +339,16 @@ START_TEST(prompts_of_4_bits_give_the_bits_of_ref_every_time)
         {.part_count = 2, .formats = {f, f}, .rows = {200, 200}, .cols = 1088, .tokens = 2048, .bias = true},
         {.part_count = 1, .formats = {f}, .rows = {1290}, .cols = 1024, .tokens = 2048},
         {.part_count = 1, .formats = {f}, .rows = {100}, .cols = 8256, .tokens = 513, .bias = true},
+        {.part_count = 2, .formats = {f, f}, .rows = {1400, 1400}, .cols = 1024, .tokens = 2049},
+        {.part_count = 3, .formats = {f, f, f}, .rows = {190, 128, 40}, .cols = 4160, .tokens = 1930, .norm = true},
+        {.part_count = 1, .formats = {f}, .rows = {4400}, .cols = 9216, .tokens = 400, .epilogue = BT_LINEAR_ADD},
+        {.part_count = 1, .formats = {by_row}, .rows = {300}, .cols = 2176, .tokens = 1921, .softcap = 20.0f},
     };
-    linear_shape *shape = &shapes[_i % 8];
+    linear_shape *shape = &shapes[_i % PROMPTS];
 
-    shapes[2].epilogue = BT_LINEAR_SILU_MUL, shapes[5].epilogue = BT_LINEAR_GELU_MUL;
+    shapes[2].epilogue = shapes[8].epilogue = BT_LINEAR_SILU_MUL, shapes[5].epilogue = BT_LINEAR_GELU_MUL;
     shape->scale = shape->epilogue == BT_LINEAR_ADD ? 0.5f : 1.0f, shape->seed = 1000 + (uint64_t)_i;
-    shape->outliers = _i < 8 && _i != 6;
+    shape->outliers = _i < PROMPTS && _i != 6;
     if (bt_gpu_takes((uint32_t)_i)) {
         agree_times(shape, 4);
     }
@@ -660,7 +666,7 @@ suite(void)
     bt_gpu_add(s, "rounds", open_devices, many_tokens_and_rows_for_one_round_of_tall_blocks_give_the_bits_of_ref, 4);
     bt_gpu_add(s, "tiles", open_devices, tiles_that_are_not_full_give_the_bits_of_ref, TILE_TOKENS);
     bt_gpu_add(s, "huge", open_devices, huge_activations_give_the_bits_of_ref, 8);
-    bt_gpu_add(s, "prompts", open_devices, prompts_of_4_bits_give_the_bits_of_ref_every_time, 9);
+    bt_gpu_add(s, "prompts", open_devices, prompts_of_4_bits_give_the_bits_of_ref_every_time, PROMPTS + 1);
     bt_gpu_add(s, "head", open_devices, a_head_of_many_rows_gives_the_bits_of_ref, 2);
     bt_gpu_add(s, "tall", open_devices, few_tokens_of_tall_matrices_give_the_bits_of_ref, 10);
     bt_gpu_add(s, "long", open_devices, few_tokens_of_long_rows_give_the_bits_of_ref, 5);

@@ -30,6 +30,7 @@ cases(uint32_t tokens, uint32_t seed)
     linear_shape s[6];
 
     emu_odd_shapes(s, 6, f, tokens, seed);
+    s[0].cols = 4160, s[0].rows[0] = 190, s[0].rows[1] = 128, s[0].rows[2] = 40;
     s[1].cols = 1088, s[4].rows[0] = 260;
     s[5].rows[0] = 300, s[5].cols = 4096, s[5].epilogue = BT_LINEAR_ADD;
     for (uint32_t i = 0; i < (all ? 6 : 5); i++) {

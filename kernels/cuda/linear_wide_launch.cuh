@@ -87,10 +87,13 @@ cut(const bt_cuda *cuda, wide_call *w, const wide_sizes *sizes)
             continue;
         }
         for (int far = 0; far < (far_fits ? 2 : 1) && ranks <= WIDE_RANKS && stages >= 2; far++) {
-            uint32_t clusters = cuda->clusters[ranks];
-            uint32_t cost = far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + COST_FAR, stages)
-                                : wide_cost(blocks, clusters, each, COST_BLOCK, stages);
+            uint32_t clusters = cuda->clusters[ranks], cost;
 
+            if (!far && clusters == 0) { // a part of a GPU has no room for so large ones
+                continue;
+            }
+            cost = far ? wide_cost(blocks * ranks, (uint32_t)cuda->sms, each, COST_BLOCK + COST_FAR, stages)
+                       : wide_cost(blocks, clusters, each, COST_BLOCK, stages);
             if (best == 0 || cost < best) {
                 best = cost;
                 c->run = run, c->groups = ranks;
@@ -130,7 +133,7 @@ clusters_at_once(const bt_cuda *cuda, void (*kernel)(P...), uint32_t ranks)
     config.gridDim = dim3(ranks), config.blockDim = dim3(WIDE_THREADS), config.dynamicSmemBytes = SHARED_MAX;
     config.attrs = &cluster, config.numAttrs = ranks > 1;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX) != cudaSuccess ||
-        cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess || count <= 0) {
+        cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) {
         cudaGetLastError();
         return (uint32_t)cuda->sms / ranks;
     }

@@ -289,7 +289,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
 {
     bt_device *device;
     bt_cpu_isa isa;
-    bool agrees;
+    bool agrees = true;
     bt_err err;
 
     if ((err = bt_cpu_isa_choose(&isa, options->isa, why)) != BT_OK) {
@@ -312,7 +312,7 @@ bt_cpu_open(bt_device **out, const bt_device_options *options, bt_why *why)
         cpu_close(device);
         return err;
     }
-    if (isa == BT_CPU_AMX && !agrees) {
+    if (!agrees) {
         bt_log_warn("CPU-AMX", "the matrix unit of this machine does not give what it should: AVX-512 is used");
         device->isa = BT_CPU_AVX512;
     }

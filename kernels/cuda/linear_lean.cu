@@ -101,10 +101,7 @@ bt_cuda_linear_lean(bt_cuda *cuda, const bt_linear_args *a, const few_call *call
 
     bt_few_outliers(&f, tiles);
     *taken = bt_few_is_plain(&f) && find_runs(&f, tiles, nt);
-    if (!*taken) {
-        return BT_OK;
-    }
-    if (f.asks) {
+    if (!*taken || f.asks) {
         return BT_OK;
     }
     f.run_inverse = (65536 + f.runs - 1) / f.runs;

@@ -3,8 +3,6 @@
 
 #include <assert.h>
 
-typedef bt_prologue_blocks prologue_args;
-
 // Four columns that need not wait for the others.
 static __device__ __forceinline__ void
 put_some(const bt_row_target &t, uint32_t token, uint32_t k, const float v[4])
@@ -28,7 +26,7 @@ put_some(const bt_row_target &t, uint32_t token, uint32_t k, const float v[4])
 // how many instructions they take.
 template <int PIECES, bool FOURS, bool ROW, bool MANY>
 static __global__ void
-__launch_bounds__(MANY ? 512 : 1024, MANY ? MANY_EACH : 1) row_kernel(const __grid_constant__ prologue_args a)
+__launch_bounds__(MANY ? 512 : 1024, MANY ? MANY_EACH : 1) row_kernel(const __grid_constant__ bt_prologue_rows a)
 {
     extern __shared__ float row[];
     __shared__ bt_row_shared shared;
@@ -57,7 +55,7 @@ __launch_bounds__(MANY ? 512 : 1024, MANY ? MANY_EACH : 1) row_kernel(const __gr
 
 // Where nothing goes over a whole row: a piece of one by a block of threads.
 template <bool FOURS>
-static __global__ void __launch_bounds__(512) piece_kernel(const __grid_constant__ prologue_args a)
+static __global__ void __launch_bounds__(512) piece_kernel(const __grid_constant__ bt_prologue_rows a)
 {
     uint32_t token = blockIdx.x, k = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
     float v[4];
@@ -68,11 +66,11 @@ static __global__ void __launch_bounds__(512) piece_kernel(const __grid_constant
     put_some(a.to, token, k, v);
 }
 
-static prologue_args
+static bt_prologue_rows
 args_of(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
 {
     const bt_weight *w = l->weights[0];
-    prologue_args a;
+    bt_prologue_rows a;
 
     a.x = l->x, a.x_stride = l->x_stride;
     a.to.norm = l->norm, a.to.norm_eps = l->norm_eps;
@@ -94,7 +92,7 @@ by_fours(const bt_linear_args *l)
 
 template <bool ROW>
 static cudaError_t
-launch_rows(bt_cuda *cuda, const prologue_args &a, uint32_t tokens, bool fours)
+launch_rows(bt_cuda *cuda, const bt_prologue_rows &a, uint32_t tokens, bool fours)
 {
     bt_row_cut c = bt_row_cut_of(a.to.cols, tokens <= (uint32_t)cuda->sms ? 1 : 4);
     size_t shared = a.to.norm != NULL ? (a.to.cols + 3) / 4 * 4 * sizeof(float) : 0;
@@ -122,7 +120,7 @@ launch_rows(bt_cuda *cuda, const prologue_args &a, uint32_t tokens, bool fours)
 bt_err
 bt_cuda_prologue(bt_cuda *cuda, const bt_linear_args *l, bt_cuda_a8_order order)
 {
-    prologue_args a = args_of(cuda, l, order);
+    bt_prologue_rows a = args_of(cuda, l, order);
     bool row = a.to.act_block == BT_BLOCK_ROW && !a.to.floats, fours = by_fours(l);
     cudaError_t error;
 

@@ -76,7 +76,7 @@ first_column(uint32_t thread)
     return thread / 8 * 128 + thread % 8 * 4;
 }
 
-static __global__ void __launch_bounds__(512) blocks_kernel(const __grid_constant__ bt_prologue_blocks a)
+static __global__ void __launch_bounds__(512) blocks_kernel(const __grid_constant__ bt_prologue_rows a)
 {
     uint32_t token = blockIdx.x, first = first_column(blockIdx.y * blockDim.x + threadIdx.x);
     float v[4][4];
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(512) blocks_kernel(const __grid_constan
     put_block(a.to, token, first, v, first < a.to.a8_stride);
 }
 
-static __global__ void __launch_bounds__(512) norm_blocks_kernel(const __grid_constant__ bt_prologue_blocks a)
+static __global__ void __launch_bounds__(512) norm_blocks_kernel(const __grid_constant__ bt_prologue_rows a)
 {
     extern __shared__ float row[];
     __shared__ float its_factor;
@@ -141,7 +141,7 @@ norm_shared(const bt_cuda *cuda, uint32_t threads, uint32_t tokens)
 }
 
 bool
-bt_cuda_prologue_blocks(bt_cuda *cuda, const bt_prologue_blocks *a, uint32_t tokens, cudaError_t *error)
+bt_cuda_prologue_blocks(bt_cuda *cuda, const bt_prologue_rows *a, uint32_t tokens, cudaError_t *error)
 {
     uint32_t sixteens = (uint32_t)a->to.a8_stride / 16, threads = (sixteens + 31) / 32 * 32;
 

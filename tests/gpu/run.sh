@@ -58,7 +58,7 @@ older() {
     local t
     mkdir -p "$out/older"
     export BATON_CUDA_AS=${AS:-8.9} BATON_GPU_QUICK=${BATON_GPU_QUICK:-3}
-    for t in linear chain half attention decode draw; do out=$out/older one test_cuda_$t & done
+    for t in linear few chain half attention decode draw; do out=$out/older one test_cuda_$t & done
     out=$out/older one test_cuda_engine engine &
     wait
     told "$out/older" "as $BATON_CUDA_AS: "

@@ -23,8 +23,8 @@ rm -f "$out"/sanitize-*
 # H200, 16 to 24 processes at once: shares of linear, half and decode under racecheck took 30 to 95 s, of attention 11 to 33, of chain 47 to 180.
 sample() {
     case $1-$2 in
-    racecheck-*_linear) echo 24 7 ;;
-    *_linear) echo 24 3 ;;
+    racecheck-*_linear | racecheck-*_few) echo 24 4 ;;
+    *_linear | *_few) echo 24 2 ;;
     racecheck-*_chain) echo 16 8 ;;
     *_chain) echo 16 4 ;;
     racecheck-*_attention) echo 60 3 ;;
